@@ -1,0 +1,1 @@
+"""What each inference engine makes of a checkpoint, release by release."""

@@ -1,0 +1,1 @@
+"""Makes facts from an engine's source tree. Maintainers' code, and ``engines probe``."""
