@@ -1,5 +1,37 @@
-"""ckpt-patch: what a checkpoint's KV-cache metadata does on a GPU, patched reversibly."""
+"""ckpt-patch: what a checkpoint's KV-cache metadata does on a GPU, patched reversibly.
+
+The public names below are imported when they are first used: ``import patcher`` alone costs
+nothing.
+"""
 
 from __future__ import annotations
 
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from patcher.api import apply, check, plan
+    from patcher.checkpoint import open_checkpoint
+    from patcher.errors import CkptPatchError
+    from patcher.target import Target
+    from patcher.transaction import undo
+
 __version__ = "0.1.0"
+
+__all__ = ["CkptPatchError", "Target", "apply", "check", "open_checkpoint", "plan", "undo"]
+
+_HOMES = {
+    "CkptPatchError": "errors",
+    "Target": "target",
+    "apply": "api",
+    "check": "api",
+    "open_checkpoint": "checkpoint",
+    "plan": "api",
+    "undo": "transaction",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'patcher' has no attribute {name!r}")
+    return getattr(import_module(f"patcher.{_HOMES[name]}"), name)

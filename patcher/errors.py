@@ -16,6 +16,7 @@ class CkptPatchError(Exception):
         pointer: RFC 6901 JSON pointer inside ``path``.
         offset: byte offset inside ``path``.
         hint: what to do about it; where possible a command that can be pasted.
+        detail: longer text that belongs to it, such as a unified diff.
         exit_code: the exit code of the command line.
         slug: a stable name of the kind of error, for machines.
     """
@@ -23,7 +24,7 @@ class CkptPatchError(Exception):
     exit_code = 70
     slug = "error"
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - where, and what to do
         self,
         message: str,
         *,
@@ -31,17 +32,15 @@ class CkptPatchError(Exception):
         pointer: str | None = None,
         offset: int | None = None,
         hint: str | None = None,
+        detail: str | None = None,
     ) -> None:
-        super().__init__(message)
+        super().__init__(message)  # pickle gives this back, and the attributes with it
         self.message = message
         self.path = path
         self.pointer = pointer
         self.offset = offset
         self.hint = hint
-
-    def __reduce__(self) -> tuple[object, ...]:
-        """Pickle with all attributes: workers of a process pool raise these errors too."""
-        return _rebuild, (type(self), self.message, self.path, self.pointer, self.offset, self.hint)
+        self.detail = detail
 
     def __str__(self) -> str:
         """``file:pointer: message``, or ``file at byte N: message``."""
@@ -51,17 +50,6 @@ class CkptPatchError(Exception):
         if self.offset is not None:
             where += f" at byte {self.offset}"
         return f"{where}: {self.message}" if where else self.message
-
-
-def _rebuild(
-    kind: type[CkptPatchError],
-    message: str,
-    path: str | None,
-    pointer: str | None,
-    offset: int | None,
-    hint: str | None,
-) -> CkptPatchError:
-    return kind(message, path=path, pointer=pointer, offset=offset, hint=hint)
 
 
 class UsageError(CkptPatchError):
@@ -90,6 +78,12 @@ class WriteError(CkptPatchError):
 
     exit_code = 5
     slug = "write-failed"
+
+
+class UnconfirmedError(WriteError):
+    """Every file has its new content, but the disk did not confirm that it will stay."""
+
+    slug = "not-confirmed-durable"
 
 
 class RollbackError(CkptPatchError):

@@ -1,0 +1,38 @@
+"""One run of the command line, from arguments to exit code."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import click
+
+from patcher.cli import crash
+from patcher.cli.app import cli
+from patcher.errors import CkptPatchError
+
+
+def run(args: list[str]) -> int:
+    """Run one command; every error becomes a message and an exit code.
+
+    Commands report their own ``CkptPatchError``; what arrives here is usage, interruption, a closed
+    pipe, or a bug.
+    """
+    try:
+        code = cli.main(args, prog_name="ckpt-patch", standalone_mode=False)
+        sys.stdout.flush()
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
+    except CkptPatchError as error:
+        click.echo(f"Error: {error}", err=True)
+        return error.exit_code
+    except (click.Abort, KeyboardInterrupt):
+        return 130
+    except BrokenPipeError:
+        # The reader has left (head, less). Python would complain again while it shuts down.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
+    except Exception as error:  # noqa: BLE001 - the last line of defence: no traceback for users
+        return crash.report(error, args)
+    return code if isinstance(code, int) else 0

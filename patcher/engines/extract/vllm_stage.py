@@ -1,0 +1,271 @@
+"""A vLLM release prepared for questions: GPU, configuration and installed packages are ours.
+
+Everything that a question may depend on is an input (see explore.py): the compute capability, the
+KV-cache dtype, the model's dimensions. Everything else is what a default launch on one GPU has.
+"""
+
+from __future__ import annotations
+
+import functools
+import types
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from patcher.engines.extract.explore import Inputs, Tree, explore
+from patcher.engines.extract.shims import ShimJudgedError, Shim, third_party
+from patcher.engines.extract.slicer import Slicer
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from patcher.engines.extract.source import Source
+
+CAPABILITIES = ("7.5", "8.0", "8.6", "8.9", "9.0", "10.0", "10.3", "11.0", "12.0", "12.1")
+MODEL_DTYPES = ("float16", "bfloat16", "float32")
+FLAGS = (
+    "use_mla",
+    "use_sparse",
+    "has_sink",
+    "use_mm_prefix",
+    "use_per_head_quant_scales",
+    "has_sliding_window",
+)
+#: Dimensions in the model's text config that releases have looked at, and the values tried.
+TEXT_CONFIG = {
+    "kv_lora_rank": range(2049),
+    "qk_nope_head_dim": range(513),
+    "qk_rope_head_dim": range(513),
+    "v_head_dim": range(513),
+    "index_topk": range(8193),
+}
+#: What the facts take for granted; part of every facts file.
+ASSUMPTIONS = (
+    "one NVIDIA GPU; no context parallelism, speculative decoding, KV transfer or batch invariance",
+    "all environment variables of vLLM at their defaults",
+    "the compiled modules of the x86_64 CUDA wheel can be loaded",
+    "FlashInfer with its cubins, Triton and every other imported package is installed",
+    "CUDA 12.9 before release 0.20, 13.0 from then on",
+)
+
+
+class Settings(types.SimpleNamespace):
+    """A configuration object: what is not set here has the default of the release's own class.
+
+    Where there is none, the value is unknown, not false: deciding anything by it ends the run.
+    """
+
+    def __init__(self, defaults: type = object, **values: Any) -> None:
+        super().__init__(**values)
+        vars(self)["_defaults"] = defaults
+
+    def __getattr__(self, key: str) -> Any:
+        """The default, or an unknown value."""
+        if key.startswith("__"):
+            raise AttributeError(key)
+        return getattr(vars(self)["_defaults"], key, Shim(f"configuration.{key}", {}))
+
+
+class TextConfig:
+    """The model's config: each dimension may be absent, or have any value of its domain."""
+
+    def __init__(self, stage: Stage) -> None:
+        self._stage = stage
+
+    def __getattr__(self, key: str) -> Any:
+        """The dimension as an input."""
+        if key.startswith("__"):
+            raise AttributeError(key)
+        if key not in TEXT_CONFIG:
+            raise ShimJudgedError(f"the release reads {key} of the model's config")
+        if not self._stage.inputs.known_value(f"has {key}"):
+            raise AttributeError(key)
+        return self._stage.inputs[key]
+
+
+def undecorated(*arguments: Any, **_: Any) -> Any:
+    """A class decorator, with or without arguments, that leaves the class as it is written."""
+    return arguments[0] if arguments else undecorated
+
+
+class Module:
+    """``torch.nn.Module`` as far as constructors use it."""
+
+    def __init__(self, *_: object, **__: object) -> None:
+        pass
+
+    def register_buffer(self, name: str, value: object, **_: object) -> None:
+        """Keep the tensor as an attribute."""
+        setattr(self, name, value)
+
+
+class Quiet:
+    """A logger."""
+
+    def __getattr__(self, _: str) -> Callable[..., None]:
+        """Any log method."""
+        return lambda *_, **__: None
+
+
+def uncached_functools() -> types.SimpleNamespace:
+    """``functools`` without caches: an answer must not outlive the inputs that it was given for."""
+
+    def lru_cache(maxsize: Any = None, typed: bool = False) -> Any:  # noqa: ARG001, FBT001, FBT002
+        return maxsize if callable(maxsize) else lambda function: function
+
+    return types.SimpleNamespace(
+        **{**vars(functools), "cache": lambda function: function, "lru_cache": lru_cache}
+    )
+
+
+class Stage:
+    """One release and the inputs of the current run.
+
+    Attributes:
+        slicer: the release's code.
+        domains: input name -> values.
+        inputs: of the run that is under way.
+        selected: the backend class that the selector hands to a layer under construction.
+        config: the VllmConfig that the engine sees; made anew for each run.
+    """
+
+    def __init__(self, source: Source, version: str) -> None:
+        self.version = version
+        self.slicer = Slicer(source, "vllm", self._answers())
+        self.inputs = Inputs({}, {})
+        self.config = Settings()
+        self.selected: Any = None
+        self.kv_cache_dtypes: tuple[str, ...] = self._kv_cache_dtypes()
+        self.domains: Mapping[str, Sequence[Any]] = {
+            "capability": CAPABILITIES,
+            "kv_cache_dtype": self.kv_cache_dtypes,
+            "dtype": MODEL_DTYPES,
+            "head_size": range(1, 1025),
+            "num_heads": range(1, 257),
+            **{flag: (False, True) for flag in FLAGS},
+            **{f"has {key}": (False, True) for key in TEXT_CONFIG},
+            **TEXT_CONFIG,
+        }
+        self.capability_type = self.slicer.get("vllm.platforms.interface:DeviceCapability")
+        self.platform = self._platform()
+        self.slicer.answers["vllm.platforms.current_platform"] = self.platform
+        self._assume_flashinfer()
+
+    def explore(
+        self, ask: Callable[[Inputs], Tree], **domains: Sequence[Any]
+    ) -> Tree:
+        """The tree of ``ask`` over the inputs, with a new configuration for every run."""
+
+        def run(inputs: Inputs) -> Tree:
+            self.inputs = inputs
+            self.config = self._new_config()
+            return ask(inputs)
+
+        return explore(run, {**self.domains, **domains})
+
+    def capability(self) -> Any:
+        """The GPU's DeviceCapability."""
+        major, minor = self.inputs.known_value("capability").split(".")
+        return self.capability_type(int(major), int(minor))
+
+    def dtype(self) -> Any:
+        """The model's torch dtype."""
+        return self.slicer.answers[f"torch.{self.inputs.known_value('dtype')}"]
+
+    def first(self, *names: str) -> str:
+        """The first ``module:name`` that the release defines; names move between releases."""
+        return next((name for name in names if self.slicer.has(name)), names[-1])
+
+    def backend_enum(self) -> Any:
+        """The release's AttentionBackendEnum."""
+        return self.slicer.get(
+            self.first(
+                "vllm.attention.backends.registry:AttentionBackendEnum",
+                "vllm.v1.attention.backends.registry:AttentionBackendEnum",
+            )
+        )
+
+    def backend_base(self) -> Any:
+        """The release's AttentionBackend, the base of all backends."""
+        return self.slicer.get(
+            self.first(
+                "vllm.attention.backends.abstract:AttentionBackend",
+                "vllm.v1.attention.backend:AttentionBackend",
+            )
+        )
+
+    def _kv_cache_dtypes(self) -> tuple[str, ...]:
+        from typing import get_args  # noqa: PLC0415 - one use
+
+        return get_args(self.slicer.get("vllm.config.cache:CacheDType"))
+
+    def _answers(self) -> dict[str, Any]:
+        cuda = "12.9" if self.version.startswith("0.1") else "13.0"
+        return {
+            **third_party(),
+            "functools": uncached_functools(),
+            "torch.nn.Module": Module,
+            "pydantic.dataclasses.dataclass": undecorated,
+            "vllm.config.utils.config": undecorated,
+            "torch.version.cuda": cuda,
+            "torch.version.hip": None,
+            "torch.cuda.get_device_capability": lambda *_: tuple(self.capability()),
+            "torch.get_default_dtype": self.dtype,
+            "vllm.logger.init_logger": lambda _: Quiet(),
+            "vllm.triton_utils.HAS_TRITON": True,
+            "vllm.attention.selector.get_attn_backend": lambda *_, **__: self.selected,
+            "vllm.v1.attention.selector.get_attn_backend": lambda *_, **__: self.selected,
+            "vllm.config.get_current_vllm_config": lambda: self.config,
+            "vllm.config.get_current_vllm_config_or_none": lambda: self.config,
+            "vllm.config.vllm.get_current_vllm_config": lambda: self.config,
+            "vllm.config.vllm.get_current_vllm_config_or_none": lambda: self.config,
+        }
+
+    def _assume_flashinfer(self) -> None:
+        module = "vllm.utils.flashinfer"
+        for name in self.slicer.names(module):
+            if name.startswith("has_flashinfer") or name == "has_nvidia_artifactory":
+                self.slicer.answers[f"{module}.{name}"] = lambda *_, **__: True
+
+    def _platform(self) -> Any:
+        base = self.slicer.get("vllm.platforms.cuda:CudaPlatformBase")
+
+        def get_device_capability(_: type, device_id: int = 0) -> Any:  # noqa: ARG001
+            return self.capability()
+
+        def get_device_name(_: type, device_id: int = 0) -> str:  # noqa: ARG001
+            return "{gpu}"
+
+        return type(
+            "Platform",
+            (base,),
+            {
+                "get_device_capability": classmethod(get_device_capability),
+                "get_device_name": classmethod(get_device_name),
+            },
+        )()
+
+    def _defaults(self, name: str) -> Any:
+        return self.slicer.get(name) if self.slicer.has(name) else object
+
+    def _new_config(self) -> Settings:
+        text = TextConfig(self)
+        return Settings(
+            model_config=Settings(
+                self._defaults("vllm.config.model:ModelConfig"),
+                hf_config=text,
+                hf_text_config=text,
+                get_num_attention_heads=lambda *_: self.inputs["num_heads"],
+                rswa_window=None,
+            ),
+            attention_config=Settings(
+                self._defaults("vllm.config.attention:AttentionConfig"), flash_attn_version=None
+            ),
+            cache_config=Settings(
+                self._defaults("vllm.config.cache:CacheConfig"),
+                block_size=None,
+                user_specified_block_size=False,
+            ),
+            parallel_config=Settings(self._defaults("vllm.config.parallel:ParallelConfig")),
+            speculative_config=None,
+            kv_transfer_config=None,
+        )

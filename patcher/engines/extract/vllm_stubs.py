@@ -1,0 +1,150 @@
+"""What vLLM's configuration and layer code needs around it when single definitions of it run."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import re
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+from patcher.engines.extract.shims import ABSENT, third_party
+from patcher.engines.extract.slicer import Slicer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, MutableMapping
+
+    from patcher.engines.extract.source import Source
+
+
+class _Quiet:
+    """A logger."""
+
+    def __getattr__(self, _: str) -> Callable[..., None]:
+        return lambda *_, **__: None
+
+
+class Module:
+    """``torch.nn.Module`` as far as constructors use it."""
+
+    def __init__(self, *_: object, **__: object) -> None:
+        pass
+
+    def register_buffer(self, name: str, value: object, **_: object) -> None:
+        """Keep the tensor as an attribute."""
+        setattr(self, name, value)
+
+    register_parameter = register_buffer
+
+
+class HfConfig:
+    """``transformers.PretrainedConfig``: keyword arguments become attributes."""
+
+    def __init__(self, **fields: object) -> None:
+        vars(self).update(fields)
+
+
+class QuantizationStrategy(str, enum.Enum):
+    """The strategies of compressed-tensors 0.13 and later (vLLM compares with its members)."""
+
+    TENSOR = "tensor"
+    CHANNEL = "channel"
+    GROUP = "group"
+    BLOCK = "block"
+    TOKEN = "token"  # noqa: S105 - a strategy
+    TENSOR_GROUP = "tensor_group"
+    ATTN_HEAD = "attn_head"
+
+
+def _as_dataclass(cls: Any = None, **_: object) -> Any:
+    """vLLM's ``config`` decorator; its pydantic validation is called by hand where it matters."""
+    if cls is None:
+        return _as_dataclass
+    try:
+        return dataclasses.dataclass(cls)
+    except (TypeError, ValueError):  # defaults that only pydantic accepts
+        return cls
+
+
+def _validator(*_: object, **__: object) -> Callable[[Any], Any]:
+    return lambda function: function
+
+
+def platform(capability: int) -> SimpleNamespace:
+    """``current_platform`` on an NVIDIA GPU; ``capability`` is 90 for SM 9.0."""
+    found = SimpleNamespace(to_int=lambda: capability, major=capability // 10, minor=capability % 10)
+    no = dict.fromkeys(
+        ("is_rocm", "is_cpu", "is_xpu", "is_tpu", "is_out_of_tree", "is_device_capability"),
+        lambda *_, **__: False,
+    )
+    return SimpleNamespace(
+        **no,
+        is_cuda=lambda: True,
+        is_cuda_alike=lambda: True,
+        verify_quantization=lambda _: None,
+        has_device_capability=lambda wanted, *_, **__: capability >= _number(wanted),
+        is_device_capability_family=lambda *_, **__: False,
+        is_fp8_fnuz=lambda: False,
+        fp8_dtype=lambda: "torch.float8_e4m3fn",
+        supported_quantization=[],
+        get_device_capability=lambda *_, **__: found,
+    )
+
+
+def _number(capability: int | tuple[int, int]) -> int:
+    return capability[0] * 10 + capability[1] if isinstance(capability, tuple) else capability
+
+
+def answers(capability: int = 90) -> MutableMapping[str, Any]:
+    """The surroundings of one probe: an NVIDIA GPU, no logging, pydantic as plain dataclasses."""
+    known = third_party()
+    known |= {
+        "vllm.logger.init_logger": lambda _: _Quiet(),
+        "vllm.platforms.current_platform": platform(capability),
+        "vllm.config.utils.config": _as_dataclass,
+        "pydantic.dataclasses.dataclass": _as_dataclass,
+        "pydantic.model_validator": _validator,
+        "pydantic.field_validator": _validator,
+        "vllm.envs.VLLM_USE_MODELSCOPE": False,
+        "bitblas": ABSENT,
+        "regex": re,
+        "torch.nn.Module": Module,
+        "torch.get_default_dtype": lambda: known["torch.bfloat16"],
+        "torch.cuda.get_device_capability": lambda *_: (capability // 10, capability % 10),
+        "compressed_tensors.quantization.QuantizationStrategy": QuantizationStrategy,
+    }
+    for name in ("PretrainedConfig", "PreTrainedConfig"):
+        known[f"transformers.{name}"] = HfConfig
+        known[f"transformers.configuration_utils.{name}"] = HfConfig
+    known["transformers.DeepseekV3Config"] = HfConfig
+    return known
+
+
+def slicer(source: Source) -> Slicer:
+    """A slicer of one vLLM release in those surroundings."""
+    made = Slicer(source, "vllm", answers())
+    # utils.torch_utils assigns to torch.cuda, which a Shim does not allow.
+    made.answers["vllm.utils.torch_utils.torch"] = made.module("torch")
+    return made
+
+
+def namespace(**fields: Any) -> SimpleNamespace:
+    """A ``self`` for a method that reads these attributes."""
+    return SimpleNamespace(**fields)
+
+
+def failure(call: Callable[[], object]) -> str | None:
+    """``Type: message`` of the exception that ``call`` raises, ``None`` when it returns."""
+    try:
+        call()
+    except Exception as error:  # noqa: BLE001 - the engine's errors are the answer
+        return f"{type(error).__name__}: {error}"
+    return None
+
+
+def at(release: Slicer, *names: str) -> str:
+    """``module:line`` of the first of these names that the release has: provenance."""
+    for name in names:
+        if release.has(name):
+            return f"{name.partition(':')[0]}:{release.line(name)}"
+    return "absent"

@@ -1,0 +1,18 @@
+"""What safetensors files say about themselves: headers, index, KV-cache scales; never weights."""
+
+from patcher.headers.files import read_whole
+from patcher.headers.header import Header, TensorInfo, read_header
+from patcher.headers.index import INDEX_FILE, Index, read_index
+from patcher.headers.scales import ScaleCounts, count_scales
+
+__all__ = [
+    "INDEX_FILE",
+    "Header",
+    "Index",
+    "ScaleCounts",
+    "TensorInfo",
+    "count_scales",
+    "read_header",
+    "read_index",
+    "read_whole",
+]

@@ -1,0 +1,298 @@
+"""The header of one safetensors file: read within limits, checked in full.
+
+Layout: 8 bytes little-endian length n, n bytes of JSON, then the tensors without gaps. The checks
+are those of the safetensors package (``tensor.rs``: ``read_metadata``, ``validate``), and stricter
+in this: a name may appear only once, the JSON must begin with ``{`` as the format demands,
+``__metadata__`` is an object of strings wherever it is present, and a tensor has no other members
+than the format gives it (in those, serde_json refuses numbers that Python's json takes).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import reprlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeGuard
+
+from patcher.errors import UnreadableError
+from patcher.headers.files import (
+    DOWNLOAD,
+    StrPath,
+    changed,
+    changed_while_reading,
+    empty,
+    fetch_again,
+    open_regular,
+    refuse_lfs_pointer,
+)
+from patcher.jsontext import format_pointer
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+#: Bytes; the limit of the safetensors package (``MAX_HEADER_SIZE``).
+MAX_HEADER = 100_000_000
+
+_LENGTH = 8
+_USIZE = 2**64
+
+#: Bits per element, as of safetensors 0.8.
+DTYPE_BITS = {
+    "BOOL": 8, "F4": 4, "F6_E2M3": 6, "F6_E3M2": 6, "U8": 8, "I8": 8, "F8_E5M2": 8, "F8_E4M3": 8,
+    "F8_E8M0": 8, "F8_E4M3FNUZ": 8, "F8_E5M2FNUZ": 8, "I16": 16, "U16": 16, "F16": 16, "BF16": 16,
+    "I32": 32, "U32": 32, "F32": 32, "C64": 64, "F64": 64, "I64": 64, "U64": 64,
+}  # fmt: skip
+
+
+class TensorInfo(NamedTuple):
+    """One tensor; ``start`` and ``end`` are bytes from the header's ``data_start``.
+
+    A named tuple because there are 280,000 of them in a large checkpoint.
+    """
+
+    dtype: str
+    shape: tuple[int, ...]
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """A checked header; the tensors begin ``data_start`` bytes into the file."""
+
+    tensors: Mapping[str, TensorInfo]
+    metadata: Mapping[str, str]
+    data_start: int
+
+
+def read_header(
+    file: StrPath | int, *, name: str | None = None, download: str = DOWNLOAD
+) -> Header:
+    """Read and check the header of a safetensors file; its weights are not read.
+
+    Args:
+        file: a path, or the descriptor of an open regular file (its position does not matter).
+        name: what errors call the file; by default its base name.
+        download: the command that hints begin with, ``hf download ORG/NAME``.
+
+    Raises:
+        UnreadableError: anything but a file that the safetensors package would load.
+    """
+    if isinstance(file, int):
+        return _read(file, os.fstat(file), name or f"file descriptor {file}", download)
+    name = name or os.path.basename(os.fspath(file))
+    with open_regular(file, name, download) as (fd, status):
+        return _read(fd, status, name, download)
+
+
+def _read(fd: int, status: os.stat_result, name: str, download: str) -> Header:
+    size = status.st_size
+    raw = _read_json(fd, size, name, download)
+    if changed(status, os.fstat(fd)):
+        raise changed_while_reading(name)
+    entries = _parse(raw, name)
+    metadata = _metadata(entries.pop("__metadata__", {}), name)
+    tensors = {key: _tensor(key, entry, name) for key, entry in entries.items()}
+    header = Header(tensors, metadata, _LENGTH + len(raw))
+    _check_coverage(header, size, name, download)
+    return header
+
+
+def _read_json(fd: int, size: int, name: str, download: str) -> bytes:
+    """The bytes of the JSON part; nothing is allocated before its length is known to be sane."""
+    if size == 0:
+        raise empty(name, download)
+    if size < _LENGTH:
+        raise UnreadableError(
+            f"is {size} bytes long, too short for a safetensors file",
+            path=name,
+            offset=0,
+            hint=fetch_again(download, name),
+        )
+    start = _pread(fd, _LENGTH, 0, name)
+    if start == b"version ":  # as a length this would be beyond every limit
+        refuse_lfs_pointer(_pread(fd, min(size, 64), 0, name), name)
+    length = int.from_bytes(start, "little")
+    if length > min(MAX_HEADER, size - _LENGTH):
+        bound = f"the limit is {MAX_HEADER:,}" if length > MAX_HEADER else f"the file has {size:,}"
+        raise UnreadableError(
+            f"claims a header of {length:,} bytes, {bound}; it is damaged, cut off or not a "
+            "safetensors file",
+            path=name,
+            offset=0,
+            hint=fetch_again(download, name),
+        )
+    return _pread(fd, length, _LENGTH, name)
+
+
+def _pread(fd: int, size: int, offset: int, name: str) -> bytes:
+    try:
+        data = os.pread(fd, size, offset)
+    except OSError as error:
+        raise UnreadableError(
+            f"cannot be read: {error.strerror}", path=name, offset=offset
+        ) from error
+    if len(data) < size:
+        raise changed_while_reading(name)
+    return data
+
+
+def _parse(raw: bytes, name: str) -> dict[str, Any]:
+    if not raw.startswith(b"{"):
+        found = "a byte order mark" if raw.startswith(b"\xef\xbb\xbf") else ascii(raw[:1])[1:]
+        raise UnreadableError(
+            f"the header must begin with '{{', not with {found if raw else 'the end of it'}",
+            path=name,
+            offset=_LENGTH,
+        )
+    if b"\0" in raw:  # found first: the holes of a half-written file cost no further memory
+        raise UnreadableError(
+            "the header has NUL bytes: the file is damaged, or padded with something else than "
+            "spaces",
+            path=name,
+            offset=_LENGTH + raw.index(b"\0"),
+        )
+    at = _LENGTH
+    try:
+        return _load(raw.decode("utf-8"))
+    except UnicodeDecodeError as error:
+        reason, at = "it is not UTF-8", at + error.start
+    except json.JSONDecodeError as error:
+        before = error.pos if raw.isascii() else len(error.doc[: error.pos].encode())
+        reason, at = error.msg, at + before
+    except RecursionError:
+        reason = "it is nested too deeply"
+    except MemoryError:
+        reason = "it takes more memory than there is"
+    except ValueError as error:
+        reason = str(error)
+    raise UnreadableError(f"the header cannot be used: {reason}", path=name, offset=at)
+
+
+def _load(text: str) -> dict[str, Any]:
+    """Parse; ValueError for what serde_json refuses and the checks of values would not notice."""
+    value: dict[str, Any] = json.loads(
+        text,
+        object_pairs_hook=_unique,
+        # A hook costs a call per number; of the negative ones only "-0" becomes a good int.
+        parse_int=_natural if "-0" in text else None,
+    )
+    if "\\u" in text:
+        _refuse_lone_surrogates(value)
+    return value
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    value = dict(pairs)
+    if len(value) != len(pairs):
+        seen: set[str] = set()
+        for key, _ in pairs:
+            if key in seen:
+                raise ValueError(f"the name {key!a} stands twice in one object")
+            seen.add(key)
+    return value
+
+
+def _natural(literal: str) -> int:
+    if literal.startswith("-"):
+        raise ValueError(f"the number {literal} is negative")
+    return int(literal)
+
+
+def _refuse_lone_surrogates(value: dict[str, Any]) -> None:
+    try:
+        json.dumps(value, ensure_ascii=False).encode("utf-8")
+    except UnicodeEncodeError:
+        raise ValueError("it has half of a surrogate pair as an escape") from None
+
+
+def _metadata(value: Any, name: str) -> Mapping[str, str]:
+    if isinstance(value, dict) and all(isinstance(item, str) for item in value.values()):
+        return value
+    raise UnreadableError("must be an object of strings", path=name, pointer="/__metadata__")
+
+
+def _tensor(key: str, entry: Any, name: str) -> TensorInfo:
+    try:
+        return _described(entry)
+    except ValueError as error:
+        raise UnreadableError(str(error), path=name, pointer=format_pointer((key,))) from None
+
+
+def _described(entry: Any) -> TensorInfo:
+    if not isinstance(entry, dict):
+        raise ValueError("a tensor must be described by an object")  # noqa: TRY004 - one kind for all
+    dtype, shape, offsets = entry.get("dtype"), entry.get("shape"), entry.get("data_offsets")
+    if not isinstance(dtype, str) or dtype not in DTYPE_BITS:
+        raise ValueError(f"unknown dtype {reprlib.repr(dtype)}")
+    if not _naturals(shape):
+        raise ValueError(f"shape must be a list of whole numbers, not {reprlib.repr(shape)}")
+    if not _naturals(offsets) or len(offsets) != len(("start", "end")):
+        raise ValueError(f"data_offsets must be two whole numbers, not {reprlib.repr(offsets)}")
+    if len(entry) != len(TensorInfo._fields) - 1:
+        raise ValueError("the description has members besides dtype, shape and data_offsets")
+    start, end = offsets
+    if end - start != _size(DTYPE_BITS[dtype], shape):
+        raise ValueError(
+            f"{dtype} of shape {reprlib.repr(shape)} does not take {end - start:,} bytes, which "
+            "data_offsets give it"
+        )
+    return TensorInfo(dtype, tuple(shape), start, end)
+
+
+def _naturals(value: Any) -> TypeGuard[list[int]]:
+    """Whether it is a list of what Rust reads as ``usize``; ``True`` is none."""
+    if not isinstance(value, list):
+        return False
+    for item in value:  # noqa: SIM110 - all() takes twice the time, 500,000 times
+        if type(item) is not int or not 0 <= item < _USIZE:
+            return False
+    return True
+
+
+def _size(bits_per_element: int, shape: list[int]) -> int:
+    """Bytes of a tensor; what overflows the 64-bit arithmetic of safetensors is refused here too.
+
+    So a shape of (2**62, 4, 0) is an overflow although the product is 0.
+    """
+    bits = 1
+    for factor in (*shape, bits_per_element):
+        bits *= factor
+        if bits >= _USIZE:
+            raise ValueError(f"the size of shape {reprlib.repr(shape)} overflows 64 bits")
+    if bits % 8:
+        raise ValueError("it does not end at a byte boundary")
+    return bits // 8
+
+
+def _check_coverage(header: Header, size: int, name: str, download: str) -> None:
+    """The tensors must lie one after the other, from ``data_start`` to the end of the file."""
+    end = 0
+    for key, tensor in sorted(
+        header.tensors.items(), key=lambda item: (item[1].start, item[1].end)
+    ):
+        if tensor.start != end:
+            fault = "overlaps the tensor before it" if tensor.start < end else "leaves a gap before"
+            raise UnreadableError(
+                f"{fault}: it should start at {end:,}, not {tensor.start:,}",
+                path=name,
+                pointer=format_pointer((key,)),
+                offset=header.data_start + tensor.start,
+            )
+        end = tensor.end
+    expected = header.data_start + end
+    if size < expected:
+        raise UnreadableError(
+            f"is cut off: {size:,} bytes of {expected:,}",
+            path=name,
+            offset=size,
+            hint=fetch_again(download, name),
+        )
+    if size > expected:
+        raise UnreadableError(
+            f"has {size - expected:,} bytes that belong to no tensor",
+            path=name,
+            offset=expected,
+            hint=fetch_again(download, name),
+        )

@@ -1,0 +1,78 @@
+"""Files that the user asked for by name: reports, plans, crash notes, the history."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import stat
+from typing import TYPE_CHECKING
+
+from patcher import fsio
+from patcher.errors import WriteError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def write(path: Path, data: bytes) -> None:
+    """Write a whole file: complete under its name or not there at all.
+
+    Raises:
+        WriteError: the folder is missing or not writable, the disk is full, or ``path`` is
+            something else than a regular file.
+    """
+    try:
+        if path.exists() and not stat.S_ISREG(path.stat().st_mode):
+            raise WriteError("not a regular file, so it is not replaced", path=str(path))
+        with fsio.open_dir(str(path.parent), follow=True) as folder:
+            temporary = f".{path.name[:100]}.{secrets.token_hex(4)}.tmp"
+            try:
+                fsio.create(folder, temporary, data)
+                fsio.rename(folder, temporary, path.name)
+            except OSError:
+                if fsio.exists(folder, temporary):
+                    fsio.unlink(folder, temporary)
+                raise
+            fsio.fsync_dir(folder, str(path.parent))
+    except OSError as error:
+        raise WriteError(
+            f"cannot write it: {error.strerror or error}",
+            path=str(path),
+            hint="name a file in a folder that exists and is writable",
+        ) from error
+
+
+def make_folder(path: Path) -> None:
+    """Make a folder and its parents, readable by the user alone where it is new.
+
+    Raises:
+        OSError: it cannot be made.
+    """
+    missing = []
+    while not path.is_dir():
+        missing.append(path)
+        path = path.parent
+    for folder in reversed(missing):
+        try:
+            with fsio.open_dir(str(folder.parent), follow=True) as parent:
+                fsio.mkdir(parent, folder.name)
+        except FileExistsError:
+            continue
+
+
+def state_folder() -> Path:
+    """Where this user's history lives (XDG base directory specification)."""
+    return _xdg("XDG_STATE_HOME", ".local/state")
+
+
+def cache_folder() -> Path:
+    """Where crash notes and probed facts live (XDG base directory specification)."""
+    return _xdg("XDG_CACHE_HOME", ".cache")
+
+
+def _xdg(variable: str, default: str) -> Path:
+    from pathlib import Path  # noqa: PLC0415 - lazy: the type is needed only here
+
+    base = os.environ.get(variable, "")
+    root = Path(base) if os.path.isabs(base) else Path.home() / default
+    return root / "ckpt-patch"

@@ -1,0 +1,186 @@
+"""From a verdict to a patch: which bytes of which file become what. Pure; nothing is written."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from patcher import __version__, jsontext, recipes
+from patcher.checking import check
+from patcher.edits import Change, FileEdit
+from patcher.errors import RefusedError, UnreadableError
+from patcher.subject import Subject
+
+if TYPE_CHECKING:
+    from patcher.checkpoint import Checkpoint
+    from patcher.jsontext import Document
+    from patcher.recipes import Operations, Recipe
+    from patcher.target import Target
+    from patcher.verdict import Cure, Verdict
+
+SCHEMA = "ckpt-patch/plan@1"
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What ``apply`` will do.
+
+    Attributes:
+        before: the verdict on the present files.
+        after: the verdict on the patched ones; ``None`` when there is nothing to do.
+        recipe: ``None`` when there is nothing to do.
+        edits: one per file that changes; empty when there is nothing to do.
+    """
+
+    before: Verdict
+    after: Verdict | None
+    recipe: Recipe | None
+    edits: tuple[FileEdit, ...]
+
+    def change(self) -> Change:
+        """What the transaction needs."""
+        assert self.recipe is not None
+        return Change(
+            edits=self.edits,
+            tool_version=__version__,
+            recipe=f"{self.recipe.id}@{self.recipe.version}",
+            recipe_sha256=self.recipe.sha256,
+            target=self.before.target.to_dict(),
+            findings=tuple(dict.fromkeys(finding.id for finding in self.before.errors)),
+        )
+
+    def diff(self) -> str:
+        """The unified diff of all files."""
+        return "".join(
+            jsontext.unified_diff(edit.before, edit.after, edit.file) for edit in self.edits
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """The document of ``plan --json`` and ``plan -o`` (schema ``ckpt-patch/plan@1``)."""
+        return {
+            "schema": SCHEMA,
+            "tool_version": __version__,
+            "checkpoint": self.before.path,
+            "target": self.before.target.to_dict(),
+            "outcome": self.before.outcome,
+            "outcome_after": self.after.outcome if self.after else None,
+            "findings": [finding.to_dict() for finding in self.before.findings],
+            "recipe": None
+            if self.recipe is None
+            else {
+                "id": self.recipe.id,
+                "version": self.recipe.version,
+                "sha256": self.recipe.sha256,
+            },
+            "cost": self.before.cost.to_dict(),
+            "files": [edit.to_dict() for edit in self.edits],
+        }
+
+
+def plan(checkpoint: Checkpoint, target: Target, recipe: str | None = None) -> Plan:
+    """The patch that makes the target start, or the named recipe's.
+
+    Without ``recipe``, a compatible checkpoint gives a plan without edits.
+
+    Raises:
+        RefusedError: there is a conflict that no edit of these files can cure.
+        UnreadableError: the verdict is unknown, or a statement to be changed is ambiguous.
+    """
+    before = check(checkpoint, target)
+    if recipe is None and before.outcome == "compatible":
+        return Plan(before, None, None, ())
+    subject = Subject.of(checkpoint.documents)
+    chosen = recipes.find(recipe) if recipe else _chosen(before)
+    operations = chosen.operations(subject.declarations, subject.missing)
+    if not operations:
+        return Plan(before, None, None, ())
+    _refuse_ambiguous(subject, operations)
+    edits = tuple(
+        _edit(checkpoint.documents[file], patch) for file, patch in sorted(operations.items())
+    )
+    after = check(_patched(checkpoint, edits), target)
+    return Plan(before, after, chosen, edits)
+
+
+def _chosen(verdict: Verdict) -> Recipe:
+    for cure in verdict.cures:
+        if cure.kind == "patch" and cure.recipe:
+            return recipes.find(cure.recipe)
+    if verdict.outcome == "unknown":
+        reason = verdict.notes[0] if verdict.notes else "the release is not covered"
+        raise UnreadableError(
+            f"cannot judge, so nothing is patched: {reason}",
+            hint="name the patch yourself: ckpt-patch apply --recipe kv-cache-model-dtype "
+            f"--target {verdict.target.gpu.name} {verdict.path}",
+        )
+    others = [cure for cure in verdict.cures if cure.kind != "patch"]
+    hint = (
+        f"ckpt-patch check --target {verdict.target.gpu.name} {verdict.path}"
+        if not others
+        else "; ".join(describe(cure) for cure in others)
+    )
+    raise RefusedError(
+        "no edit of this checkpoint's files can make it start here: "
+        f"{verdict.errors[0].message}. Nothing was changed",
+        hint=hint,
+    )
+
+
+def describe(cure: Cure) -> str:
+    """One cure as words that can be pasted: a flag, a requirement, or a command."""
+    words = {
+        "flag": " ".join(cure.argv),
+        "upgrade": f"pip install '{cure.engine}{cure.version}'",
+        "patch": f"ckpt-patch apply --recipe {cure.recipe}",
+    }
+    return words[cure.kind]
+
+
+def _refuse_ambiguous(subject: Subject, operations: Operations) -> None:
+    for location in subject.ambiguous:
+        if location.file in operations:
+            raise UnreadableError(
+                "this key stands twice on the way to a KV-cache statement; parsers differ on which "
+                "one counts, so it is not patched. Nothing was changed",
+                path=location.file,
+                pointer=location.pointer,
+                hint=f"remove one of the two by hand (the last one is on line {location.line}), "
+                "then run the command again",
+            )
+
+
+def _edit(document: Document, patch: list[dict[str, Any]]) -> FileEdit:
+    return FileEdit(
+        file=document.source,
+        patch=tuple(patch),
+        inverse=tuple(invert(patch)),
+        before=document.data,
+        after=jsontext.splice(document, patch),
+    )
+
+
+def invert(patch: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The operations that take a recipe's patch back: for the report and ``undo --merge``.
+
+    Recipes only test, replace and add members; ``replace`` is always preceded by the ``test`` that
+    holds the old value.
+    """
+    old = {op["path"]: op["value"] for op in patch if op["op"] == "test"}
+    inverse = []
+    for operation in reversed(patch):
+        path = operation["path"]
+        if operation["op"] == "test":
+            continue
+        inverse.append({"op": "test", "path": path, "value": operation["value"]})
+        if operation["op"] == "replace":
+            inverse.append({"op": "replace", "path": path, "value": old[path]})
+        else:
+            inverse.append({"op": "remove", "path": path})
+    return inverse
+
+
+def _patched(checkpoint: Checkpoint, edits: tuple[FileEdit, ...]) -> Checkpoint:
+    documents = dict(checkpoint.documents)
+    for edit in edits:
+        documents[edit.file] = jsontext.read(edit.after, source=edit.file)
+    return replace(checkpoint, documents=documents)

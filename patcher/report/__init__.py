@@ -1,0 +1,1 @@
+"""Results as text: for a terminal, for Markdown, for GitHub, for machines."""

@@ -1,0 +1,229 @@
+"""Verdicts for people at a terminal: facts first, aligned, no colour needed to read them."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from patcher.engines import NAMES
+from patcher.report.escape import plain, value
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from patcher.metadata.declarations import Declaration
+    from patcher.verdict import Cure, Finding, Verdict
+
+MARKS = {"error": "x", "warning": "!", "info": "-"}
+ATTENTION = {
+    "gqa": "GQA",
+    "mla": "MLA",
+    "sparse-mla": "sparse MLA",
+    "attention-free": "attention-free",
+    "unknown": "unknown attention",
+}
+_CODES = {"error": "31", "warning": "33", "ok": "32", "bold": "1", "dim": "2"}
+
+
+@dataclass(frozen=True, slots=True)
+class Style:
+    """Colour, if any. Never the only carrier of a meaning."""
+
+    color: bool = False
+
+    def __call__(self, kind: str, text: str) -> str:
+        """``text`` in the colour of ``kind``."""
+        code = _CODES.get(kind)
+        return f"\x1b[{code}m{text}\x1b[0m" if self.color and code else text
+
+
+def columns(rows: Iterable[tuple[str, ...]], indent: str = "") -> Iterator[str]:
+    """Left-aligned columns, two spaces apart."""
+    table = list(rows)
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    for row in table:
+        cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+        yield indent + "  ".join(cells).rstrip()
+
+
+def number(amount: float) -> str:
+    """``70272.0`` as ``70,272``."""
+    return f"{amount:,.0f}"
+
+
+def verdict(result: Verdict, style: Style, *, verbose: bool = False) -> Iterator[str]:
+    """The whole answer of ``check``, line by line."""
+    yield from columns((("Checkpoint", _checkpoint(result)), ("Target", target(result))))
+    yield ""
+    if not result.findings:
+        yield f"{style('ok', 'ok')}  {_sentence(result)}"
+    for finding in result.findings:
+        yield from _finding(result, finding, style)
+    if result.findings and result.outcome == "compatible":
+        yield f"{style('ok', 'ok')}  {_sentence(result)}"
+    if verbose or (result.outcome == "conflict" and result.backends):
+        yield from _backends(result)
+    yield from (f"note  {plain(note)}" for note in result.notes)
+    yield from _cures(result, style)
+    yield from _cost(result)
+    yield f"{_summary(result, style)} No weights were read or changed."
+
+
+def _checkpoint(result: Verdict) -> str:
+    model = result.model
+    parts = [
+        plain(model.model_type or "unknown model type"),
+        f"{ATTENTION[model.attention]}" + (f" {model.head_size}" if model.head_size else ""),
+    ]
+    if model.layers:
+        hybrid = f" ({model.attention_layers} with attention)" if model.hybrid else ""
+        parts.append(f"{model.layers} layers{hybrid}")
+    if model.dtype:
+        parts.append(plain(model.dtype))
+    if result.evidence and result.evidence.tensors:
+        parts.append(f"{result.evidence.shards} shards, {number(result.evidence.tensors)} tensors")
+    return f"{plain(os.path.basename(result.path))}  {', '.join(parts)}"
+
+
+def target(result: Verdict) -> str:
+    """GPU and engine in words."""
+    gpu = result.target.gpu
+    engine = result.target.engine
+    if engine is None:
+        named = "no engine named: every known vLLM release is asked"
+    elif result.target.version is None:
+        named = f"every known {NAMES[engine]} release is asked"
+    else:
+        named = f"{NAMES[engine]} {plain(result.target.version)}"
+    return f"{gpu.name} ({gpu.summary}), {named}"
+
+
+def _sentence(result: Verdict) -> str:
+    """What happens, when nothing is wrong."""
+    if result.resolution is None:
+        return "No known release refuses what this checkpoint declares on this GPU."
+    dtype = result.resolution.kv_cache_dtype
+    cache = "the model's dtype" if dtype == "auto" else dtype
+    runs = f" with {result.selected}" if result.selected else ""
+    return f"Starts{runs}; the KV cache holds {cache} ({_because(result)})."
+
+
+def _because(result: Verdict) -> str:
+    assert result.resolution is not None
+    decided = result.resolution.decided_by
+    if isinstance(decided, str):
+        return f"decided by the {decided}" if decided != "flag" else "decided by the launch flag"
+    return f"decided by {decided.file}:{plain(decided.pointer)}"
+
+
+def _finding(result: Verdict, finding: Finding, style: Style) -> Iterator[str]:
+    mark = style(finding.severity, MARKS[finding.severity])
+    yield f"{mark} {finding.id}  {plain(finding.message)}"
+    known = {(item.file, item.pointer): item for item in result.declarations}
+    rows = []
+    for place in finding.locations:
+        item = known.get((place.file, place.pointer))
+        said = "" if item is None else f"= {value(item.value)}"
+        rows.append(
+            (f"{plain(place.file)}:{place.line}", plain(place.pointer), said, _role(result, item))
+        )
+    if rows:
+        yield from columns(rows, "   ")
+    if finding.detail:
+        yield f"   You would see: {plain(finding.detail)}"
+
+
+def _role(result: Verdict, item: Declaration | None) -> str:
+    if item is None or result.resolution is None:
+        return ""
+    decided = result.resolution.decided_by
+    if not isinstance(decided, str) and (decided.file, decided.pointer) == (
+        item.file,
+        item.pointer,
+    ):
+        return "decides"
+    return "read" if result.was_read(item) else "not read"
+
+
+def _backends(result: Verdict) -> Iterator[str]:
+    if not result.backends:
+        return
+    dtype = result.resolution.kv_cache_dtype if result.resolution else "auto"
+    yield f"   Attention backends in order of preference, for kv_cache_dtype {dtype}:"
+    yield from columns(
+        (
+            (item.name, "accepts" if item.accepts else "; ".join(map(plain, item.reasons)))
+            for item in result.backends
+        ),
+        "     ",
+    )
+
+
+def _cures(result: Verdict, style: Style) -> Iterator[str]:
+    if result.outcome != "conflict":
+        return
+    yield ""
+    if not result.cures:
+        yield "No flag, no known later release and no edit of these files helps here."
+        return
+    yield style("bold", "Fix one of:")
+    rows = (
+        (f"{index}.", cure_command(cure, result), plain(cure.effect))
+        for index, cure in enumerate(result.cures, 1)
+    )
+    yield from columns(rows, "  ")
+
+
+def cure_command(cure: Cure, result: Verdict) -> str:
+    """What to type; the engine's own command for a flag."""
+    serve = {"vllm": "vllm serve", "sglang": "sglang serve", "trtllm": "trtllm-serve"}
+    commands: dict[str, Callable[[], str]] = {
+        "flag": lambda: f"{serve[result.target.engine or 'vllm']} ... {' '.join(cure.argv)}",
+        "upgrade": lambda: f"pip install '{cure.engine}{cure.version}'",
+        "patch": lambda: apply_command(result, cure.recipe),
+    }
+    return commands[cure.kind]()
+
+
+def apply_command(result: Verdict, recipe: str | None = None) -> str:
+    """The command line that applies the patch which this verdict is about."""
+    words = ["ckpt-patch apply", target_options(result)]
+    patches = [cure.recipe for cure in result.cures if cure.kind == "patch"]
+    if recipe and patches and recipe != patches[0]:
+        words.append(f"--recipe {recipe}")
+    return " ".join([*words, shell_path(result.path)])
+
+
+def target_options(result: Verdict) -> str:
+    """``--target sm120 --engine vllm==0.16.0``."""
+    chosen = result.target
+    engine = "" if chosen.engine is None else f" --engine {chosen.engine}"
+    version = "" if chosen.version is None else f"=={chosen.version}"
+    return f"--target {chosen.gpu.name}{engine}{version}"
+
+
+def shell_path(path: str) -> str:
+    """The path as a shell takes it."""
+    import shlex  # noqa: PLC0415 - lazy: only refusals and conflicts print commands
+
+    return plain(shlex.quote(path))
+
+
+def _cost(result: Verdict) -> Iterator[str]:
+    before, after = result.cost.before, result.cost.after
+    if before is None or after is None:
+        return
+    yield ""
+    if before == after:
+        yield f"KV cache: {number(before)} bytes per token."
+    else:
+        yield (
+            f"KV cache: {number(before)} bytes per token as declared, "
+            f"{number(after)} with KV quantization off."
+        )
+
+
+def _summary(result: Verdict, style: Style) -> str:
+    kinds = {"compatible": "ok", "conflict": "error", "unknown": "warning"}
+    return style(kinds[result.outcome], result.outcome) + "."

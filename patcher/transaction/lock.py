@@ -1,0 +1,173 @@
+"""One writer at a time in a checkpoint.
+
+Two guards, because ``flock`` succeeds for everyone on some Lustre, GPFS and NFS mounts: the file
+``lock`` through the filelock library, and the file ``holder``, which only one process can create.
+``holder`` also lets the loser say who is at work. Should both fail, the exclusive creation of a
+transaction's directory and the hashes of the files still stand.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import stat
+import sys
+import time
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING
+
+from patcher import fsio
+from patcher.errors import RefusedError, UnreadableError
+from patcher.transaction import entry, journal
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from filelock import BaseFileLock
+
+    from patcher.transaction.interrupts import Interrupts
+    from patcher.transaction.journal import Journal
+
+_HOLDER = "holder"
+_POLL_SECONDS = 0.05
+
+#: A transaction takes well below a second. Whether a process of another machine still lives cannot
+#: be seen from here; after this time its note is taken for the rest of a crash.
+_FOREIGN_SECONDS = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """Who is at work. ``birth`` is the process's start in clock ticks: pids are used again."""
+
+    pid: int
+    host: str
+    since: str
+    command: str
+    birth: str | None
+
+    @classmethod
+    def me(cls) -> Holder:
+        """This process."""
+        return cls(
+            pid=os.getpid(),
+            host=socket.gethostname(),
+            since=datetime.now(timezone.utc).isoformat(timespec="seconds"),
+            command=" ".join([os.path.basename(sys.argv[0] or "python"), *sys.argv[1:]])[:200],
+            birth=_birth(os.getpid()),
+        )
+
+    def __str__(self) -> str:
+        """For the message of the one who has to wait."""
+        return f"process {self.pid} on {self.host}, since {self.since}: {self.command}"
+
+
+@contextmanager
+def hold(where: Journal, interrupts: Interrupts, wait: float) -> Iterator[None]:
+    """Be the only writer inside the block.
+
+    Args:
+        where: the checkpoint's journal.
+        interrupts: asked while waiting.
+        wait: how many seconds to wait for another writer.
+
+    Raises:
+        RefusedError: another writer is at work, or a lock file is not one; nothing was written.
+        InterruptedError_: a signal came while waiting.
+        OSError: the disk failed.
+    """
+    lock = _file_lock(where)
+    deadline = time.monotonic() + wait
+    try:
+        while not (_take(lock) and _note(where)):
+            interrupts.check()
+            if time.monotonic() >= deadline:
+                raise _busy(where)
+            time.sleep(_POLL_SECONDS)
+        try:
+            yield
+        finally:
+            with suppress(OSError):  # a note that stays is recognised as stale
+                fsio.unlink(where.fd, _HOLDER)
+    finally:
+        lock.release()
+
+
+def holder(where: Journal) -> Holder | None:
+    """The living process that is at work here, as far as can be seen; takes no lock."""
+    try:
+        status = os.stat(_HOLDER, dir_fd=where.fd, follow_symlinks=False)
+        noted = Holder(**json.loads(entry.read_bytes(where.fd, _HOLDER)))
+    except (OSError, UnreadableError, ValueError, TypeError):
+        return None
+    if noted.host == socket.gethostname():
+        alive = noted.birth is not None and noted.birth == _birth(noted.pid)
+    else:
+        alive = time.time() - status.st_mtime < _FOREIGN_SECONDS
+    return noted if alive else None
+
+
+def _file_lock(where: Journal) -> BaseFileLock:
+    from filelock import FileLock  # noqa: PLC0415 - lazy: check and status take no lock
+
+    path = where.root / journal.NAME / "lock"
+    with suppress(FileNotFoundError):
+        status = os.stat("lock", dir_fd=where.fd, follow_symlinks=False)
+        if not stat.S_ISREG(status.st_mode) or status.st_nlink != 1:
+            raise RefusedError(
+                "is not a plain file, so it is not used as a lock. Nothing was written",
+                path=f"{journal.NAME}/lock",
+                hint="look where it leads, then remove it",
+            )
+    return FileLock(path)
+
+
+def _take(lock: BaseFileLock) -> bool:
+    from filelock import Timeout  # noqa: PLC0415 - see above
+
+    if not lock.is_locked:
+        try:
+            lock.acquire(timeout=0)
+        except Timeout:
+            return False
+        except NotImplementedError:  # no flock on this file system: the note alone decides
+            return True
+    return True
+
+
+def _note(where: Journal) -> bool:
+    """Leave the note; false while another's stands."""
+    if fsio.exists(where.fd, _HOLDER) and holder(where) is None:
+        with suppress(FileNotFoundError):
+            fsio.unlink(where.fd, _HOLDER)
+    try:
+        fsio.create(where.fd, _HOLDER, json.dumps(asdict(Holder.me())).encode("ascii"))
+    except FileExistsError:
+        return False
+    except OSError:
+        with suppress(OSError):
+            fsio.unlink(where.fd, _HOLDER)
+        raise
+    return True
+
+
+def _busy(where: Journal) -> RefusedError:
+    found = holder(where)
+    return RefusedError(
+        f"another ckpt-patch is writing here ({found or 'it has not left its name yet'}). "
+        "Nothing was written",
+        path=journal.NAME,
+        hint="try again when it is done, or add --wait 60",
+    )
+
+
+def _birth(pid: int) -> str | None:
+    """Start time of a process in clock ticks since boot; ``None`` where that cannot be seen."""
+    try:
+        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
+            return file.read().rpartition(")")[2].split()[19]
+    except (OSError, IndexError):
+        return None

@@ -1,0 +1,228 @@
+"""The answer of ``check``: outcome, findings, cures, and what they rest on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from patcher.engines.base import BackendAnswer, Place, Resolution
+    from patcher.headers import ScaleCounts
+    from patcher.metadata.declarations import Declaration
+    from patcher.metadata.model import Model
+    from patcher.target import Target
+
+Outcome = Literal["compatible", "conflict", "unknown"]
+Severity = Literal["error", "warning", "info"]
+
+
+@dataclass(frozen=True, slots=True)
+class Location:
+    """Where a finding is seen: 1-based ``line`` of the key at ``pointer`` in ``file``."""
+
+    file: str
+    pointer: str
+    line: int
+
+    def to_dict(self) -> dict[str, Any]:
+        """As in ``check --json``."""
+        return {"file": self.file, "pointer": self.pointer, "line": self.line}
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One finding; ``ckpt-patch explain ID`` prints the page of its id.
+
+    ``error`` means that the engine will not start. ``detail`` is the engine's own text.
+    """
+
+    id: str
+    severity: Severity
+    message: str
+    locations: tuple[Location, ...] = ()
+    detail: str | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """As in ``check --json``."""
+        return {
+            "id": self.id,
+            "severity": self.severity,
+            "message": self.message,
+            "locations": [place.to_dict() for place in self.locations],
+            "detail": self.detail,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Cure:
+    """One way out that was tried against the same release's answers and works.
+
+    ``argv`` for a flag, ``engine`` and ``version`` (PEP 440 specifier) for an upgrade, ``recipe``
+    and ``edits`` for a patch. ``effect`` says in a few words what it costs or keeps.
+    """
+
+    kind: Literal["flag", "upgrade", "patch"]
+    effect: str
+    argv: tuple[str, ...] = ()
+    engine: str | None = None
+    version: str | None = None
+    recipe: str | None = None
+    edits: int = 0
+
+    def to_dict(self) -> dict[str, Any]:
+        """As in ``check --json``: only the members that belong to the kind."""
+        members: dict[str, dict[str, Any]] = {
+            "flag": {"argv": list(self.argv)},
+            "upgrade": {"engine": self.engine, "version": self.version},
+            "patch": {"recipe": self.recipe, "edits": self.edits},
+        }
+        return {"kind": self.kind, **members[self.kind], "effect": self.effect}
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """KV-cache bytes per token and rank-free: all layers, all KV heads.
+
+    ``before`` with the resolved dtype, ``after`` with KV quantization off; ``None`` where the model
+    or the dtype is not known well enough.
+    """
+
+    before: float | None
+    after: float | None
+
+    def to_dict(self) -> dict[str, Any]:
+        """As in ``check --json``."""
+        return {"kv_bytes_per_token": {"before": self.before, "after": self.after}}
+
+
+@dataclass(frozen=True, slots=True)
+class ReleaseAnswer:
+    """What one release does, for the portable verdict.
+
+    ``state`` is ``ignores`` (starts, does not read the declaration), ``runs`` (starts with what is
+    declared), ``refuses`` (reads the declaration and does not start), ``no-backend`` (does not
+    start whatever the files say) or ``unknown``.
+    """
+
+    engine: str
+    release: str
+    state: Literal["ignores", "runs", "refuses", "no-backend", "unknown"]
+    kv_cache_dtype: str | None
+
+    def to_dict(self) -> dict[str, Any]:
+        """As in ``check --json``."""
+        return {
+            "engine": self.engine,
+            "version": self.release,
+            "state": self.state,
+            "kv_cache_dtype": self.kv_cache_dtype,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What this checkpoint will do on this target.
+
+    Attributes:
+        facts_version: the release whose facts answered; ``None`` for the portable verdict.
+        notes: sentences that qualify the verdict, such as a stand-in release.
+        portable: one entry per known release when no engine was named, else empty.
+    """
+
+    path: str
+    origin: Mapping[str, Any]
+    model: Model
+    target: Target
+    facts_version: str | None
+    declarations: tuple[Declaration, ...]
+    resolution: Resolution | None
+    backends: tuple[BackendAnswer, ...]
+    selected: str | None
+    outcome: Outcome
+    findings: tuple[Finding, ...]
+    cures: tuple[Cure, ...]
+    cost: Cost
+    evidence: ScaleCounts | None
+    notes: tuple[str, ...] = ()
+    portable: tuple[ReleaseAnswer, ...] = ()
+
+    @property
+    def errors(self) -> tuple[Finding, ...]:
+        """The findings that keep the engine from starting."""
+        return tuple(f for f in self.findings if f.severity == "error")
+
+    def was_read(self, declaration: Declaration) -> bool:
+        """Whether the judged release looks at this statement."""
+        return self.resolution is not None and _place(declaration) in {
+            (place.file, place.pointer) for place in self._places()
+        }
+
+    def _places(self) -> tuple[Place, ...]:
+        assert self.resolution is not None
+        decided = self.resolution.decided_by
+        return self.resolution.read + (() if isinstance(decided, str) else (decided,))
+
+    def to_dict(self) -> dict[str, Any]:
+        """The document of ``check --json`` (schema ``ckpt-patch/check@1``)."""
+        return {
+            "schema": "ckpt-patch/check@1",
+            "checkpoint": {
+                "path": self.path,
+                **self.origin,
+                "model_type": self.model.model_type,
+                "attention": self.model.attention,
+                "head_size": self.model.head_size,
+                "layers": self.model.layers,
+                "attention_layers": self.model.attention_layers,
+                "dtype": self.model.dtype,
+            },
+            "target": {**self.target.to_dict(), "facts_version": self.facts_version},
+            "declarations": [self._declaration(item) for item in self.declarations],
+            "resolved": self._resolved(),
+            "backends": [
+                {
+                    "name": backend.name,
+                    "accepts": backend.accepts,
+                    "stage": backend.stage,
+                    "reasons": list(backend.reasons),
+                }
+                for backend in self.backends
+            ],
+            "selected": self.selected,
+            "outcome": self.outcome,
+            "findings": [finding.to_dict() for finding in self.findings],
+            "cures": [cure.to_dict() for cure in self.cures],
+            "cost": self.cost.to_dict(),
+            "evidence": self.evidence.to_dict() if self.evidence else {"weight_bytes_read": 0},
+            "portable": [release.to_dict() for release in self.portable],
+            "notes": list(self.notes),
+        }
+
+    def _declaration(self, item: Declaration) -> dict[str, Any]:
+        return {
+            "file": item.file,
+            "pointer": item.pointer,
+            "line": item.line,
+            "value": item.value,
+            "producer": item.producer,
+            "scope": item.scope,
+            "meaning": item.meaning,
+            "read": self.was_read(item),
+        }
+
+    def _resolved(self) -> dict[str, Any] | None:
+        if self.resolution is None:
+            return None
+        decided = self.resolution.decided_by
+        return {
+            "kv_cache_dtype": self.resolution.kv_cache_dtype,
+            "decided_by": decided
+            if isinstance(decided, str)
+            else {"file": decided.file, "pointer": decided.pointer},
+        }
+
+
+def _place(declaration: Declaration) -> tuple[str, str]:
+    return declaration.file, declaration.pointer
