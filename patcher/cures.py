@@ -17,7 +17,11 @@ if TYPE_CHECKING:
     from patcher.subject import Subject
 
 #: The flag of each engine that names the KV-cache dtype.
-FLAGS = {"vllm": "--kv-cache-dtype", "sglang": "--kv-cache-dtype"}
+FLAGS = {
+    "vllm": "--kv-cache-dtype",
+    "sglang": "--kv-cache-dtype",
+    "trtllm": "--kv_cache_dtype",
+}
 #: Values worth trying, the ones that keep a quantized cache first. A value that the model hook or
 #: the checkpoint overrules is found out by asking the release.
 FLAG_VALUES = ("fp8", "bfloat16", "bf16", "float16")

@@ -8,7 +8,7 @@ from patcher.engines import NAMES
 from patcher.verdict import Finding, Location
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from patcher.engines.base import Answer, Place
     from patcher.headers import ScaleCounts
@@ -24,6 +24,9 @@ REFUSALS = {
     "KV005": "a key that {engine} demands was deleted; null is the safe way to turn it off",
     "KV009": "the launch flag does not work here on {engine}",
     "KV010": "{engine} forces a KV-cache dtype whatever the files say",
+    "KV006": "{engine} refuses files that disagree about the KV cache",
+    "KV012": "{engine} fails on malformed metadata",
+    "KV016": "{engine} refuses this model, its weights' quantization, or {gpu}",
     "KV011": "the chosen attention backend and {cache} exclude each other on {engine}",
 }
 _ATTENTION = {
@@ -52,6 +55,8 @@ def of_answer(
         message = REFUSALS[refusal.finding].format(**words)
         yield Finding(refusal.finding, "error", message, places, refusal.message)
     for notice in answer.notices:
+        if notice.finding == "KV009" and notice.severity == "info" and not answer.refusals:
+            continue  # that the flag cannot turn it off matters only where it should be off
         place = _where(subject, notice.place, notice.finding)
         yield Finding(notice.finding, notice.severity, notice.message, place)
 
@@ -116,6 +121,12 @@ def _has_quantization_config(subject: Subject) -> bool:
 
 def _said(meanings: tuple[str, ...]) -> str:
     return " and ".join(meanings) or "no KV quantization"
+
+
+def ordered(found: Iterable[Finding]) -> tuple[Finding, ...]:
+    """Errors first, each finding once."""
+    rank = {"error": 0, "warning": 1, "info": 2}
+    return tuple(sorted(dict.fromkeys(found), key=lambda item: (rank[item.severity], item.id)))
 
 
 def of_scales(declaration: Declaration, scales: ScaleCounts) -> Iterator[Finding]:

@@ -107,7 +107,9 @@ def _chosen(verdict: Verdict) -> Recipe:
         if cure.kind == "patch" and cure.recipe:
             return recipes.find(cure.recipe)
     if verdict.outcome == "unknown":
-        reason = verdict.notes[0] if verdict.notes else "the release is not covered"
+        reason = (
+            verdict.judgement.notes[0] if verdict.judgement.notes else "the release is not covered"
+        )
         raise UnreadableError(
             f"cannot judge, so nothing is patched: {reason}",
             hint="name the patch yourself: ckpt-patch apply --recipe kv-cache-model-dtype "

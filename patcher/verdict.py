@@ -122,31 +122,62 @@ class ReleaseAnswer:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
-    """What this checkpoint will do on this target.
+class Judgement:
+    """What the engine's facts say about one checkpoint on one target.
 
     Attributes:
+        kv_cache_dtype: what the cache is asked to hold; ``None`` when nothing was resolved.
         facts_version: the release whose facts answered; ``None`` for the portable verdict.
+        resolution: ``None`` for the portable verdict.
+        evidence: counts of scale tensors, where a statement made them matter.
         notes: sentences that qualify the verdict, such as a stand-in release.
-        portable: one entry per known release when no engine was named, else empty.
+        portable: one entry per known release when none was named, else empty.
     """
+
+    outcome: Outcome
+    findings: tuple[Finding, ...]
+    cures: tuple[Cure, ...]
+    kv_cache_dtype: str | None
+    facts_version: str | None = None
+    resolution: Resolution | None = None
+    backends: tuple[BackendAnswer, ...] = ()
+    selected: str | None = None
+    evidence: ScaleCounts | None = None
+    notes: tuple[str, ...] = ()
+    portable: tuple[ReleaseAnswer, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What this checkpoint will do on this target: a judgement and what it is about."""
 
     path: str
     origin: Mapping[str, Any]
     model: Model
     target: Target
-    facts_version: str | None
     declarations: tuple[Declaration, ...]
-    resolution: Resolution | None
-    backends: tuple[BackendAnswer, ...]
-    selected: str | None
-    outcome: Outcome
-    findings: tuple[Finding, ...]
-    cures: tuple[Cure, ...]
     cost: Cost
-    evidence: ScaleCounts | None
-    notes: tuple[str, ...] = ()
-    portable: tuple[ReleaseAnswer, ...] = ()
+    judgement: Judgement
+
+    @property
+    def outcome(self) -> Outcome:
+        """``compatible``, ``conflict`` or ``unknown``."""
+        return self.judgement.outcome
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        """All findings, errors first."""
+        return self.judgement.findings
+
+    @property
+    def cures(self) -> tuple[Cure, ...]:
+        """What helps, least harm first; empty when nothing is wrong."""
+        return self.judgement.cures
+
+    @property
+    def resolution(self) -> Resolution | None:
+        """Which KV-cache dtype the release ends up with; ``None`` without a release."""
+        return self.judgement.resolution
 
     @property
     def errors(self) -> tuple[Finding, ...]:
@@ -178,7 +209,7 @@ class Verdict:
                 "attention_layers": self.model.attention_layers,
                 "dtype": self.model.dtype,
             },
-            "target": {**self.target.to_dict(), "facts_version": self.facts_version},
+            "target": {**self.target.to_dict(), "facts_version": self.judgement.facts_version},
             "declarations": [self._declaration(item) for item in self.declarations],
             "resolved": self._resolved(),
             "backends": [
@@ -188,16 +219,18 @@ class Verdict:
                     "stage": backend.stage,
                     "reasons": list(backend.reasons),
                 }
-                for backend in self.backends
+                for backend in self.judgement.backends
             ],
-            "selected": self.selected,
+            "selected": self.judgement.selected,
             "outcome": self.outcome,
             "findings": [finding.to_dict() for finding in self.findings],
             "cures": [cure.to_dict() for cure in self.cures],
             "cost": self.cost.to_dict(),
-            "evidence": self.evidence.to_dict() if self.evidence else {"weight_bytes_read": 0},
-            "portable": [release.to_dict() for release in self.portable],
-            "notes": list(self.notes),
+            "evidence": self.judgement.evidence.to_dict()
+            if self.judgement.evidence
+            else {"weight_bytes_read": 0},
+            "portable": [release.to_dict() for release in self.judgement.portable],
+            "notes": list(self.judgement.notes),
         }
 
     def _declaration(self, item: Declaration) -> dict[str, Any]:

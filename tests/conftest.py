@@ -10,11 +10,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import settings
 
 #: Files by name: bytes are written as they are, anything else as JSON.
 Files = Mapping[str, Any]
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
+
+# How long an example takes says nothing on a busy machine.
+settings.register_profile("ckpt-patch", deadline=None)
+settings.load_profile("ckpt-patch")
 
 _REPOSITORY = Path(__file__).resolve().parent.parent
 

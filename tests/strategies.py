@@ -85,8 +85,8 @@ def hands(draw: st.DrawFn) -> Hand:
 _SPACES = ("", "", "", " ", "  ", "\n", "\n  ", "\r\n\t", "\n\n    ", " \n", "\r")
 
 
-def scrawl(value: Any, random: Random) -> str:
-    """Write ``value`` with any white space, any spelling and some keys twice."""
+def scrawl(value: Any, random: Random, *, twice: bool = True) -> str:
+    """Write ``value`` with any white space, any spelling and, if ``twice``, some keys twice."""
 
     def space() -> str:
         return random.choice(_SPACES)
@@ -100,7 +100,7 @@ def scrawl(value: Any, random: Random) -> str:
             return join([write(item) for item in value], "[]")
         if isinstance(value, dict):
             items = list(value.items())
-            if items and random.random() < 0.2:
+            if twice and items and random.random() < 0.2:
                 items.insert(random.randrange(len(items)), random.choice(items))
             return join(
                 [_spell(key, random) + space() + ":" + space() + write(v) for key, v in items],
@@ -119,8 +119,14 @@ def _spell(value: Any, random: Random) -> str:
     return text.replace("e", "E") if isinstance(value, float) and "f" not in text else text
 
 
-def texts() -> st.SearchStrategy[str]:
-    return st.builds(scrawl, values, st.randoms(use_true_random=False))
+_randoms = st.randoms(use_true_random=False)
+texts = st.builds(scrawl, values, _randoms)
+texts_without_duplicates = st.builds(
+    scrawl,
+    st.lists(values, min_size=1, max_size=4) | st.dictionaries(keys, values, min_size=1),
+    _randoms,
+    twice=st.just(value=False),
+)
 
 
 def pointers(value: Any) -> list[tuple[str | int, ...]]:
@@ -182,11 +188,6 @@ def patches(draw: st.DrawFn, value: Any) -> list[dict[str, Any]]:
     return patch
 
 
-def broken_bytes() -> st.SearchStrategy[bytes]:
-    """Draw any bytes, and JSON texts with a few bytes changed, cut out or put in."""
-    return st.one_of(st.binary(max_size=40), st.builds(_break, texts(), st.randoms()))
-
-
 def _break(text: str, random: Random) -> bytes:
     data = bytearray(text.encode())
     for _ in range(random.randint(1, 3)):
@@ -194,3 +195,7 @@ def _break(text: str, random: Random) -> bytes:
         junk = random.choice([b"", b"\0", b"\xff", b",", b"[", b"}", b'"', b"\\", b"1e5", b"//"])
         data[start : start + random.randint(0, 2)] = junk
     return bytes(data)
+
+
+# Any bytes, and JSON texts with a few bytes changed, cut out or put in.
+broken_bytes = st.one_of(st.binary(max_size=40), st.builds(_break, texts, _randoms))

@@ -486,16 +486,19 @@ def as_somebody_else() -> Iterator[None]:
         os.seteuid(0)
 
 
-@pytest.mark.parametrize("locked", ["config.json", "."])
-def test_what_may_not_be_read_is_named(locked: str) -> None:
+@pytest.mark.parametrize(
+    ("locked", "mode", "named"),
+    [("config.json", 0, "config.json"), (".", 0, "."), (".", 0o444, "config.json")],
+)
+def test_what_may_not_be_read_is_named(locked: str, mode: int, named: str) -> None:
     # tmp_path would be closed to the other user as a whole.
     with tempfile.TemporaryDirectory() as folder:
         root = make_checkpoint(Path(folder), {"config.json": CONFIG})
         os.chmod(root, 0o755)
-        os.chmod(root / locked, 0)
+        os.chmod(root / locked, mode)
         with as_somebody_else():
             error = refusal(root)
         os.chmod(root, stat.S_IRWXU)
     assert error.message == "cannot be read: permission denied"
-    assert error.path == (str(root) if locked == "." else "config.json")
+    assert error.path == (str(root) if named == "." else named)
     assert words_of(error.hint)[:2] == ["ls", "-lL"]

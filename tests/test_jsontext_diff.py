@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 
 from patcher.jsontext import unified_diff
 
+files = st.lists(st.sampled_from([b"a", b"b", b"\r", b"\xff", b"\n", b"\n"])).map(b"".join)
+
 
 def test_a_change_in_the_last_line_without_line_end() -> None:
     assert unified_diff(b"{\n  1\n}", b"{\n  2\n}", "config.json") == (
@@ -43,8 +45,7 @@ def test_equal_files_have_no_difference() -> None:
 
 
 @pytest.mark.skipif(shutil.which("patch") is None, reason="patch is not installed")
-@given(before=st.lists(st.sampled_from([b"a", b"b", b"\r", b"\xff", b"\n", b"\n"])).map(b"".join),
-       after=st.lists(st.sampled_from([b"a", b"b", b"\r", b"\xff", b"\n", b"\n"])).map(b"".join))  # fmt: skip
+@given(before=files, after=files)
 def test_patch_makes_one_file_of_the_other(
     tmp_path_factory: pytest.TempPathFactory, before: bytes, after: bytes
 ) -> None:

@@ -25,7 +25,7 @@ from patcher.jsontext import (
 )
 
 
-@given(texts(), st.booleans())
+@given(texts, st.booleans())
 def test_spans_cut_out_the_value_at_every_pointer(text: str, bom: bool) -> None:  # noqa: FBT001
     data = b"\xef\xbb\xbf" * bom + text.encode()
     document = read(data, source="x")
@@ -80,12 +80,12 @@ def test_positions_in_a_large_file_are_fast() -> None:
         f"model.layers.{i}.w": {"quant_algo": "NVFP4", "group_size": 16} for i in range(22_000)
     }
     text = json.dumps({"q": {"layers": layers, "kv": {"x": 1}}}, indent=2)
-    start = time.perf_counter()
+    start = time.process_time()
     document = read(text.encode(), source="x")
     assert document.line("/q/kv/x") == text.count("\n") - 2
     for name in layers:
         document.span(format_pointer(["q", "layers", name]))
-    assert time.perf_counter() - start < 3
+    assert time.process_time() - start < 3
 
 
 @given(st.lists(keys))

@@ -29,12 +29,12 @@ def refusal(data: bytes, limits: Limits | None = None) -> UnreadableError:
     return caught.value
 
 
-@given(texts())
+@given(texts)
 def test_reads_the_value_that_python_reads(text: str) -> None:
     assert json.dumps(read_text(text).value) == json.dumps(json.loads(text))
 
 
-@given(broken_bytes())
+@given(broken_bytes)
 def test_accepts_and_refuses_what_python_does(data: bytes) -> None:
     try:
         value = json.loads(data.decode("utf-8-sig"))
@@ -76,9 +76,9 @@ def test_accepts_nan() -> None:
 @pytest.mark.parametrize("digits", [4301, 5000, 1_000_000])
 def test_integers_of_any_length_keep_their_spelling_in_linear_time(digits: int) -> None:
     spelling = "-" + "7" * digits
-    start = time.perf_counter()
+    start = time.process_time()
     document = read_text(f'{{"a": {spelling}}}')
-    assert time.perf_counter() - start < 2
+    assert time.process_time() - start < 2
     assert document.value == {"a": LongInteger(spelling)}
     assert document.value != {"a": LongInteger(spelling[:-1] + "8")}
     assert str(document.value["a"]) == spelling
@@ -193,6 +193,19 @@ def test_a_string_of_escapes_takes_no_memory_of_its_own(text: str) -> None:
     assert document.value == json.loads(text)
     if isinstance(document.value, dict):
         assert document.span(f"/{next(iter(document.value))}/b").end == len(text) - 2
+
+
+def test_brackets_and_quotes_in_a_string_of_many_escapes_are_no_structure() -> None:
+    string = '"' + "\\n" * 1500 + "[" * 300 + '{\\"a\\": 1, ' + '"'
+    text = f'[[{string}, {{"a": {string}, "b": [[]], "a": 2}}], 3]'
+    document = read_text(text)
+    assert document.value == json.loads(text)
+    assert [(each.pointer, each.offsets) for each in document.duplicates] == [
+        ("/0/1/a", (text.index('{"a"') + 1, text.rindex('"a"')))
+    ]
+    start, end = document.span("/0")
+    assert text[start:end] == text[1:-4]
+    assert text[slice(*document.span("/0/1/b"))] == "[[]]"
 
 
 def test_duplicates_are_listed_and_the_last_one_wins() -> None:

@@ -188,6 +188,8 @@ SEARCHED = [
         ({"layer_types": (["linear_attention"] * 3 + ["full_attention"]) * 2}, 8, 2, True),
         ({"layer_types": ["conv", "full_attention"] * 4}, 8, 4, True),
         ({"layer_types": ["mamba", "hybrid"] * 4}, 8, 4, True),
+        ({"layer_types": ["hybrid"] * 8}, 8, 8, True),
+        ({"layer_types": ["mamba"] * 8}, 8, 0, False),
         ({"layer_types": ["attention"] * 8 + ["linear_attention"]}, 8, 8, False),
         ({"layer_types": ["full_attention"] * 4}, 8, None, False),
         ({"layer_types": ["linear_attention", 8]}, 8, 8, False),
@@ -206,6 +208,7 @@ SEARCHED = [
         ({"attn_layer_indices": [1, 5, 7]}, 8, 3, True),
         ({"attn_layer_period": 4, "attn_layer_offset": 2}, 8, 2, True),
         ({"full_attention_interval": 4}, 8, 2, True),
+        ({"full_attention_interval": 4, "num_hidden_layers": 10}, 10, 2, True),
         ({"full_attention_interval": 0}, 8, 8, False),
         ({"layer_group_size": 4}, 8, 2, True),
         ({"layer_group_size": 1}, 8, 8, False),
@@ -368,16 +371,14 @@ def test_mistral_large_3_params() -> None:
     assert found.architectures == ("MistralLarge3ForCausalLM",)
 
 
-def test_mistral_windows_that_repeat() -> None:
-    params = {
-        "dim": 4096,
-        "n_layers": 8,
-        "n_heads": 32,
-        "sliding_window": [None, 1024],
-        "moe": {"x": 1},
-    }
-    found = describe({"params.json": params})
-    assert (found.sliding_window, found.attention_layers) == (1024, 8)
+@pytest.mark.parametrize(
+    ("windows", "window"),
+    [([None, 1024], 1024), ([1024], 1024), ([None], None), ([], None)],
+)
+def test_mistral_windows_that_repeat(windows: list[Any], window: int | None) -> None:
+    params = {"dim": 4096, "n_layers": 8, "n_heads": 32, "moe": {"x": 1}}
+    found = describe({"params.json": {**params, "sliding_window": windows}})
+    assert (found.sliding_window, found.attention_layers) == (window, 8)
     assert found.architectures == ("MixtralForCausalLM",)
 
 

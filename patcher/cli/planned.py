@@ -49,10 +49,10 @@ def values(plan: Plan) -> Iterator[str]:
 def scope(plan: Plan) -> Iterator[str]:
     """For which releases the patch is needed, and what it costs."""
     before, after = plan.before, plan.after
-    yield from (f"{plain(note)}." for note in before.notes)
-    if before.portable:
-        engine = before.portable[0].engine
-        fine = [i.release for i in before.portable if i.state == "runs"]
+    yield from (f"{plain(note)}." for note in before.judgement.notes)
+    if before.judgement.portable:
+        engine = before.judgement.portable[0].engine
+        fine = [i.release for i in before.judgement.portable if i.state == "runs"]
         if fine:
             known = engines.releases(engine)
             spared = ranges(fine, known).rpartition(" ")[2]
@@ -82,6 +82,6 @@ def nothing(plan: Plan, checkpoint: Checkpoint) -> Iterator[str]:
         yield f"Undo: ckpt-patch undo {shell_path(str(checkpoint.root))}"
     elif plan.before.outcome == "compatible":
         yield "Nothing to do: no patch is needed on this target. Nothing was changed."
-        yield from (f"{plain(note)}." for note in plan.before.notes)
+        yield from (f"{plain(note)}." for note in plan.before.judgement.notes)
     else:
         yield "Nothing to do: the recipe has nothing to change here. Nothing was changed."

@@ -29,7 +29,13 @@ WORDS = {
     "busy": "another ckpt-patch is at work",
     "damaged": "a record is damaged",
 }
-FILES = {"after": "as apply left it", "before": "as it was before", "other": "edited since"}
+FILES = {
+    "after": "as apply left it",
+    "before": "as it was before",
+    "edited": "edited since",
+    "missing": "missing",
+    "unreadable": "cannot be read",
+}
 
 
 @click.command()
@@ -74,7 +80,7 @@ def _lines(path: str, present: Status) -> Iterator[str]:
             f"by ckpt-patch {plain(record.tool_version)}"
         )
     if present.files:
-        yield from columns(((f.file, FILES.get(f.state, f.state)) for f in present.files), "  ")
+        yield from columns(((f.file, FILES[f.state]) for f in present.files), "  ")
     if present.problem:
         yield f"  {plain(present.problem)}"
     if present.state in {"patched", "reverted"}:

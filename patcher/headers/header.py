@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import os
 import reprlib
+from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeGuard
 
@@ -43,6 +44,9 @@ DTYPE_BITS = {
     "F8_E8M0": 8, "F8_E4M3FNUZ": 8, "F8_E5M2FNUZ": 8, "I16": 16, "U16": 16, "F16": 16, "BF16": 16,
     "I32": 32, "U32": 32, "F32": 32, "C64": 64, "F64": 64, "I64": 64, "U64": 64,
 }  # fmt: skip
+
+
+_MEMBERS = {"dtype", "shape", "data_offsets"}
 
 
 class TensorInfo(NamedTuple):
@@ -186,11 +190,8 @@ def _load(text: str) -> dict[str, Any]:
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     value = dict(pairs)
     if len(value) != len(pairs):
-        seen: set[str] = set()
-        for key, _ in pairs:
-            if key in seen:
-                raise ValueError(f"the name {key!a} stands twice in one object")
-            seen.add(key)
+        (twice, _), *_ = Counter(key for key, _ in pairs).most_common(1)
+        raise ValueError(f"the name {reprlib.repr(twice)} stands twice in one object")
     return value
 
 
@@ -221,17 +222,15 @@ def _tensor(key: str, entry: Any, name: str) -> TensorInfo:
 
 
 def _described(entry: Any) -> TensorInfo:
-    if not isinstance(entry, dict):
-        raise ValueError("a tensor must be described by an object")  # noqa: TRY004 - one kind for all
-    dtype, shape, offsets = entry.get("dtype"), entry.get("shape"), entry.get("data_offsets")
+    if not isinstance(entry, dict) or entry.keys() != _MEMBERS:
+        raise ValueError("a tensor is described by dtype, shape and data_offsets, and nothing else")
+    dtype, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
     if not isinstance(dtype, str) or dtype not in DTYPE_BITS:
         raise ValueError(f"unknown dtype {reprlib.repr(dtype)}")
     if not _naturals(shape):
         raise ValueError(f"shape must be a list of whole numbers, not {reprlib.repr(shape)}")
-    if not _naturals(offsets) or len(offsets) != len(("start", "end")):
+    if not _naturals(offsets) or len(offsets) != 2:  # noqa: PLR2004 - a start and an end
         raise ValueError(f"data_offsets must be two whole numbers, not {reprlib.repr(offsets)}")
-    if len(entry) != len(TensorInfo._fields) - 1:
-        raise ValueError("the description has members besides dtype, shape and data_offsets")
     start, end = offsets
     if end - start != _size(DTYPE_BITS[dtype], shape):
         raise ValueError(

@@ -11,7 +11,7 @@ from typing import Any
 from patcher.errors import UnreadableError
 from patcher.jsontext.document import BOM, Document, Duplicate
 from patcher.jsontext.pointer import format_pointer
-from patcher.jsontext.scan import SPACE, repeated_keys, too_deep
+from patcher.jsontext.scan import MAX_DEPTH, SPACE, repeated_keys, too_deep
 from patcher.jsontext.values import load_noticing_duplicates
 
 _DOWNLOAD = "download it again"
@@ -34,8 +34,8 @@ class Limits:
     depth: int
 
 
-CONFIG_LIMITS = Limits(size=16 * 2**20, depth=200)
-INDEX_LIMITS = Limits(size=512 * 2**20, depth=200)
+CONFIG_LIMITS = Limits(size=16 * 2**20, depth=MAX_DEPTH)
+INDEX_LIMITS = Limits(size=512 * 2**20, depth=MAX_DEPTH)
 
 
 def read(data: bytes, *, source: str, limits: Limits = CONFIG_LIMITS) -> Document:

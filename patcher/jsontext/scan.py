@@ -13,6 +13,9 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+# Deeper than any configuration; Python's own parser gives up at about a thousand levels.
+MAX_DEPTH = 200
+
 _STRING = r'"[^"\\]*(?:\\.[^"\\]*){0,99}"'
 # An object or array that holds no other and few strings, in one step.
 _LEAF = r'[\[{][^"\[\]{}]*(?:"[^"\\]*"[^"\[\]{}]*){0,99}[\]}]'
@@ -150,6 +153,6 @@ def _string_end(text: str, start: int) -> int:
     position = start + 1
     while position < len(text) and text[position] != '"':
         match = _STRING_PART.match(text, position)
-        assert match is not None  # the pattern matches nothing, too
-        position = match.end() if match.end() > position else len(text)
+        assert match is not None
+        position = max(match.end(), position + 1)  # it matches nothing at a last backslash
     return min(position + 1, len(text))

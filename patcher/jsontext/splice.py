@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 from patcher.errors import RefusedError, UsageError
 from patcher.jsontext.document import BOM, Document
 from patcher.jsontext.pointer import array_index, format_pointer, parse_pointer
-from patcher.jsontext.read import CONFIG_LIMITS
-from patcher.jsontext.scan import too_deep
+from patcher.jsontext.scan import MAX_DEPTH, too_deep
 from patcher.jsontext.style import Style
 from patcher.jsontext.tree import Place
 from patcher.jsontext.values import equal, load
@@ -48,10 +47,8 @@ def splice(document: Document, patch: Sequence[Mapping[str, Any]]) -> bytes:
     for number, operation in enumerate(patch):
         _apply(text, number, operation)
     result = text.root.branch.render()
-    if too_deep(result, CONFIG_LIMITS.depth) is not None:
-        raise UsageError(
-            f"the patch nests deeper than {CONFIG_LIMITS.depth} levels", path=document.source
-        )
+    if too_deep(result, MAX_DEPTH) is not None:
+        raise UsageError(f"the patch nests deeper than {MAX_DEPTH} levels", path=document.source)
     return BOM * document.bom + result.encode()
 
 

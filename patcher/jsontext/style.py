@@ -6,16 +6,18 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
+from operator import add
 from typing import TYPE_CHECKING, Any
 
 from patcher.errors import UsageError
+from patcher.jsontext.scan import MAX_DEPTH
 from patcher.jsontext.values import LongInteger
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 _SAMPLE = 2**16  # characters; a file that changes its hand later is followed member by member
-_MAX_DEPTH = 200
 
 _STRING = r'"(?:[^"\\]|\\.)*"'
 _COLON = re.compile(_STRING + r"([ \t]*:[ \t]*)?", re.DOTALL)
@@ -76,20 +78,15 @@ class Style:
             return self.string(value)
         if not isinstance(value, (Mapping, list, tuple)):
             return _scalar(value)
-        if depth == _MAX_DEPTH:
-            raise UsageError(f"the new value is nested deeper than {_MAX_DEPTH} levels")
+        if depth == MAX_DEPTH:
+            raise UsageError(f"the new value is nested deeper than {MAX_DEPTH} levels")
         inner = indent + self.unit
-
-        def dump(item: Any) -> str:
-            return self.dump(item, inner, multiline=multiline, depth=depth + 1)
-
+        # One Python frame per level: the value may be as deep as the limit, and the stack is not.
+        dump = partial(self.dump, indent=inner, multiline=multiline, depth=depth + 1)
         if isinstance(value, Mapping):
-            members = [self.key(key) + dump(item) for key, item in value.items()]
-            brackets = "{}"
-        else:
-            members = [dump(item) for item in value]
-            brackets = "[]"
-        return self._join(members, brackets, indent, multiline=multiline)
+            members = list(map(add, map(self.key, value), map(dump, value.values())))
+            return self._join(members, "{}", indent, multiline=multiline)
+        return self._join(list(map(dump, value)), "[]", indent, multiline=multiline)
 
     def key(self, key: Any) -> str:
         """Write a key and its colon."""

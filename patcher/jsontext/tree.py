@@ -55,7 +55,7 @@ class Node:
         """Return the text as it is now. Recursive, but only as deep as edits went."""
         if not self._branches:
             return self.text
-        inside = ",".join(branch.render() for branch in self._branches)
+        inside = ",".join(map(Branch.render, self._branches))
         return self.text[0] + inside + self.text[-1]
 
     def remove(self, index: int) -> None:

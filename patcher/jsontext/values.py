@@ -69,9 +69,9 @@ def equal(first: Any, second: Any) -> bool:
     if isinstance(first, bool) or isinstance(second, bool):
         return first is second
     if isinstance(first, Mapping) and isinstance(second, Mapping):
-        return len(first) == len(second) and all(
-            key in second and equal(item, second[key]) for key, item in first.items()
-        )
+        if first.keys() != second.keys():
+            return False
+        return all(map(equal, first.values(), (second[key] for key in first)))
     if _is_array(first) and _is_array(second):
         return len(first) == len(second) and all(map(equal, first, second))
     return bool(first == second)

@@ -62,9 +62,9 @@ def verdict(result: Verdict, style: Style, *, verbose: bool = False) -> Iterator
         yield from _finding(result, finding, style)
     if result.findings and result.outcome == "compatible":
         yield f"{style('ok', 'ok')}  {_sentence(result)}"
-    if verbose or (result.outcome == "conflict" and result.backends):
+    if verbose or (result.outcome == "conflict" and result.judgement.backends):
         yield from _backends(result)
-    yield from (f"note  {plain(note)}" for note in result.notes)
+    yield from (f"note  {plain(note)}" for note in result.judgement.notes)
     yield from _cures(result, style)
     yield from _cost(result)
     yield f"{_summary(result, style)} No weights were read or changed."
@@ -81,8 +81,10 @@ def _checkpoint(result: Verdict) -> str:
         parts.append(f"{model.layers} layers{hybrid}")
     if model.dtype:
         parts.append(plain(model.dtype))
-    if result.evidence and result.evidence.tensors:
-        parts.append(f"{result.evidence.shards} shards, {number(result.evidence.tensors)} tensors")
+    if result.judgement.evidence and result.judgement.evidence.tensors:
+        parts.append(
+            f"{result.judgement.evidence.shards} shards, {number(result.judgement.evidence.tensors)} tensors"
+        )
     return f"{plain(os.path.basename(result.path))}  {', '.join(parts)}"
 
 
@@ -105,7 +107,7 @@ def _sentence(result: Verdict) -> str:
         return "No known release refuses what this checkpoint declares on this GPU."
     dtype = result.resolution.kv_cache_dtype
     cache = "the model's dtype" if dtype == "auto" else dtype
-    runs = f" with {result.selected}" if result.selected else ""
+    runs = f" with {result.judgement.selected}" if result.judgement.selected else ""
     return f"Starts{runs}; the KV cache holds {cache} ({_because(result)})."
 
 
@@ -147,14 +149,14 @@ def _role(result: Verdict, item: Declaration | None) -> str:
 
 
 def _backends(result: Verdict) -> Iterator[str]:
-    if not result.backends:
+    if not result.judgement.backends:
         return
     dtype = result.resolution.kv_cache_dtype if result.resolution else "auto"
     yield f"   Attention backends in order of preference, for kv_cache_dtype {dtype}:"
     yield from columns(
         (
             (item.name, "accepts" if item.accepts else "; ".join(map(plain, item.reasons)))
-            for item in result.backends
+            for item in result.judgement.backends
         ),
         "     ",
     )

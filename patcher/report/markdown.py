@@ -54,7 +54,9 @@ def verdict_section(title: str, verdict: Verdict) -> Iterator[str]:
     yield f"## {title}: {verdict.outcome}"
     yield ""
     release = (
-        f"{target.version} (facts of {verdict.facts_version})" if target.version else "all known"
+        f"{target.version} (facts of {verdict.judgement.facts_version})"
+        if target.version
+        else "all known"
     )
     yield from table(
         ("", ""),
@@ -76,7 +78,7 @@ def verdict_section(title: str, verdict: Verdict) -> Iterator[str]:
             yield f"- {code(f'{place.file}:{place.line}')} {code(place.pointer)}"
         if finding.detail:
             yield f"- the engine says: {code(finding.detail)}"
-    for note in verdict.notes:
+    for note in verdict.judgement.notes:
         yield f"\n{markdown(note)}."
     if verdict.cures:
         yield "\nWays out, least harm first:"
@@ -132,7 +134,7 @@ def _readers(report: Report) -> Iterator[str]:
 def _backends(verdict: Verdict) -> Iterator[str]:
     yield "## Attention backends"
     yield ""
-    if not verdict.backends:
+    if not verdict.judgement.backends:
         yield "No single release was judged, so no list of backends applies."
         return
     yield from table(
@@ -144,7 +146,7 @@ def _backends(verdict: Verdict) -> Iterator[str]:
                 markdown("; ".join(item.reasons)) or "-",
                 item.stage,
             )
-            for item in verdict.backends
+            for item in verdict.judgement.backends
         ),
     )
 

@@ -108,11 +108,15 @@ def _read_regular(
 ) -> tuple[bytes, os.stat_result]:
     # O_NONBLOCK: opening a FIFO must not wait for a writer.
     flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | (0 if follow else os.O_NOFOLLOW)
-    with os.fdopen(os.open(name, flags, dir_fd=dir_fd), "rb") as file:
-        status = os.fstat(file.fileno())
+    fd = os.open(name, flags, dir_fd=dir_fd)
+    try:
+        status = os.fstat(fd)
         if not stat.S_ISREG(status.st_mode):
             raise UnreadableError("is not a regular file", path=name)
-        data = file.read(limit + 1)
+        with os.fdopen(fd, "rb", closefd=False) as file:
+            data = file.read(limit + 1)
+    finally:
+        os.close(fd)
     if len(data) > limit:
         raise UnreadableError(f"is larger than {limit} bytes", path=name)
     return data, status

@@ -135,9 +135,10 @@ class Journal:
     def label(self) -> None:
         """Write the fixed files of this directory, where they are not complete."""
         for name, text in _OWN_FILES.items():
-            with suppress(FileNotFoundError):
+            with suppress(OSError, UnreadableError):
                 if entry.read_bytes(self.fd, name) == text:
                     continue
+            if fsio.exists(self.fd, name):
                 fsio.unlink(self.fd, name)
             fsio.create(self.fd, name, text)
 

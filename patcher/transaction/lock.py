@@ -97,14 +97,19 @@ def hold(where: Journal, interrupts: Interrupts, wait: float) -> Iterator[None]:
 
 
 def holder(where: Journal) -> Holder | None:
-    """The living process that is at work here, as far as can be seen; takes no lock."""
+    """The other living process that is at work here, as far as can be seen; takes no lock.
+
+    A note of this very process is what a failed removal left: its threads exclude each other by
+    the file lock.
+    """
     try:
         status = os.stat(_HOLDER, dir_fd=where.fd, follow_symlinks=False)
         noted = Holder(**json.loads(entry.read_bytes(where.fd, _HOLDER)))
     except (OSError, UnreadableError, ValueError, TypeError):
         return None
     if noted.host == socket.gethostname():
-        alive = noted.birth is not None and noted.birth == _birth(noted.pid)
+        birth = None if noted.pid == os.getpid() else _birth(noted.pid)
+        alive = birth is not None and noted.birth == birth
     else:
         alive = time.time() - status.st_mtime < _FOREIGN_SECONDS
     return noted if alive else None

@@ -7,7 +7,6 @@ import shlex
 import stat
 from typing import TYPE_CHECKING
 
-from patcher import fsio
 from patcher.errors import RefusedError
 from patcher.transaction import journal as journals
 
@@ -26,12 +25,14 @@ def require_writable(root: Path, root_fd: int, names: list[str]) -> None:
         f"work on a linked copy: ckpt-patch mirror {shlex.quote(str(root))} DEST; "
         "ckpt-patch check still works here"
     )
-    journal = [journals.NAME] if fsio.exists(root_fd, journals.NAME) else []
-    for directory in (".", *journal):
+    for directory in (".", journals.NAME):
+        status = _lstat(root_fd, directory)
+        if status is None or not stat.S_ISDIR(status.st_mode):
+            continue  # open_journal says what is wrong with it
         if not _may(os.W_OK | os.X_OK, directory, root_fd):
             raise RefusedError(
                 "this directory cannot be written. Nothing was changed",
-                path=str(root if directory == "." else root / directory),
+                path=str(root / directory),
                 hint=hint,
             )
     for name in names:

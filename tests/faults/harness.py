@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from faults import samples
+
 from patcher import fsio, transaction
 from patcher.errors import CkptPatchError
 
@@ -81,6 +82,7 @@ FAULTS = {
     "EIO once": Fault(_error(errno.EIO)),
     "EIO from here on": Fault(_error(errno.EIO), persistent=True),
     "done, but reported failed": Fault(_lie),
+    "renamed, but reported failed": Fault(_lie, frozenset({"rename"})),
     "SIGINT": Fault(_signal(signal.SIGINT)),
     "SIGTERM": Fault(_signal(signal.SIGTERM)),
 }
@@ -187,7 +189,7 @@ class Operation:
     def expected(self, ran: Run) -> set[str]:
         """The outcomes that this end promises."""
         promises = {
-            "": {self.done} if ran.code == 0 else {"old", "new"},
+            "": {0: {self.done}, KILLED: {"old", "new"}}.get(ran.code, set()),
             "not-confirmed-durable": {self.done},
             "write-failed": {self.untouched},
             "interrupted": {self.untouched},

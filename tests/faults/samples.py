@@ -9,7 +9,7 @@ from patcher.edits import Change, FileEdit
 
 MTIME_NS = 1_700_000_000_123_456_789
 
-SCHEME = '{"dynamic": false, "num_bits": 8, "type": "float"}'
+SCHEME = '{\n      "dynamic": false,\n      "num_bits": 8,\n      "type": "float"\n    }'
 
 BEFORE = {
     "config.json": (

@@ -14,12 +14,32 @@ domain. Text into which the engine formats an input holds ``{input}`` in its pla
 from __future__ import annotations
 
 import json
+import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NoReturn, Union
 
 #: An answer, or ``{input: {values: Tree}}``.
 Tree = Union[None, bool, int, str, list[Any], dict[str, dict[str, Any]]]
 Domains = Mapping[str, Sequence[Any]]
+
+
+def _tested(operation: Callable[..., Any]) -> Any:
+    def test(self: Known, *others: Any) -> Any:
+        if any(type(other) is Known for other in others):
+            # Two inputs were compared with each other: both values matter.
+            return operation(self._exactly(), *(other._exactly() for other in others))  # noqa: SLF001
+        result = operation(self._value, *others)  # noqa: SLF001
+        self._tests[(operation, *others)] = result  # noqa: SLF001
+        return result
+
+    return test
+
+
+def _used(operation: Callable[..., Any]) -> Any:
+    def use(self: Known, *others: Any) -> Any:
+        return operation(self._exactly(), *others)  # noqa: SLF001
+
+    return use
 
 
 class SplitError(BaseException):
@@ -55,14 +75,41 @@ class Deferred:
     __mod__ = __rmod__ = __floordiv__ = __rfloordiv__ = __truediv__ = __rtruediv__ = _split
 
 
-class NamedInt(int):
-    """An int that prints as ``{name}``, so that messages about it are alike for all values."""
+#: ``(operation, other operands...) -> result``.
+Tests = dict[tuple[Any, ...], Any]
 
-    name: str
+
+class Known:
+    """A known int or str that notes what was asked about it.
+
+    Two values for which all noted tests come out alike lead to the same answer, so that answer
+    need not be computed twice. It prints as ``{name}``, so that messages are alike as well. Not a
+    subclass of int or str: C code would read the value unnoticed.
+    """
+
+    __slots__ = ("_name", "_tests", "_value")
+
+    def __init__(self, name: str, value: Any, tests: Tests) -> None:
+        self._name = name
+        self._value = value
+        self._tests = tests
+
+    @property
+    def __class__(self) -> Any:
+        """To isinstance() it is what it stands for."""
+        return type(self._value)
+
+    def _exactly(self) -> Any:
+        self._tests[operator.eq, self._value] = True
+        return self._value
+
+    def __getattr__(self, key: str) -> Any:
+        """Methods that are not listed below use the exact value."""
+        return getattr(self._exactly(), key)
 
     def __str__(self) -> str:
         """The placeholder."""
-        return f"{{{self.name}}}"
+        return f"{{{self._name}}}"
 
     __repr__ = __str__
 
@@ -70,93 +117,126 @@ class NamedInt(int):
         """The placeholder."""
         return str(self)
 
+    def __hash__(self) -> int:
+        """Used by sets and dicts, which then ask for equality with anything they like."""
+        return hash(self._exactly())
 
-class NamedStr(str):
-    """A str that prints as ``{name}``; its methods see the real value."""
-
-    __slots__ = ("name",)
-    name: str
-
-    def __str__(self) -> str:
-        """The placeholder."""
-        return f"{{{self.name}}}"
-
-    __repr__ = __str__
-
-    def __format__(self, _: str) -> str:
-        """The placeholder."""
-        return str(self)
+    __bool__ = _tested(operator.truth)
+    __eq__ = _tested(operator.eq)
+    __ne__ = _tested(operator.ne)
+    __lt__ = _tested(operator.lt)
+    __le__ = _tested(operator.le)
+    __gt__ = _tested(operator.gt)
+    __ge__ = _tested(operator.ge)
+    __mod__ = _tested(operator.mod)
+    __contains__ = _tested(operator.contains)
+    startswith = _tested(str.startswith)
+    endswith = _tested(str.endswith)
+    __int__ = __index__ = _exactly
+    __float__ = _used(float)
+    __len__ = _used(len)
+    __getitem__ = _used(operator.getitem)
+    __add__ = _used(operator.add)
+    __mul__ = __rmul__ = _used(operator.mul)
+    __sub__ = _used(operator.sub)
+    __floordiv__ = _used(operator.floordiv)
+    __truediv__ = _used(operator.truediv)
 
 
 class Inputs:
     """The inputs of one run: known values, and Deferreds for the rest."""
 
-    def __init__(self, domains: Domains, known: Mapping[str, Any]) -> None:
-        self.domains = domains
-        self.known = known
+    def __init__(
+        self, domains: Domains, known: Mapping[str, Any], tests: Mapping[str, Tests]
+    ) -> None:
+        self._domains = domains
+        self._known = known
+        self._tests = tests
 
     def __getitem__(self, name: str) -> Any:
         """The input to hand to the engine's code."""
-        if name not in self.known:
-            if name not in self.domains:
+        if name not in self._known:
+            if name not in self._domains:
                 raise KeyError(f"{name} has no domain")
             return Deferred(name)
-        value = self.known[name]
-        kinds: dict[type, type] = {int: NamedInt, str: NamedStr}
-        if type(value) not in kinds:
-            return value
-        named = kinds[type(value)](value)
-        named.name = name
-        return named
+        value = self._known[name]
+        return value if isinstance(value, bool) else Known(name, value, self._tests[name])
+
+    def get(self, name: str) -> Any:
+        """The input, or None if there is no such input."""
+        return self[name] if name in self._domains else None
 
     def known_value(self, name: str) -> Any:
         """The plain value, which counts as a look at it."""
-        if name not in self.known:
+        if name not in self._known:
             raise SplitError(name)
-        return self.known[name]
+        value = self._known[name]
+        self._tests[name][operator.eq, value] = True
+        return value
 
 
 def explore(
-    ask: Callable[[Inputs], Tree], domains: Domains, known: Mapping[str, Any] | None = None
+    ask: Callable[[Inputs], Tree],
+    domains: Domains,
+    known: Mapping[str, Any] | None = None,
+    tests: Mapping[str, Tests] | None = None,
 ) -> Tree:
     """The answers of ``ask`` for all combinations of inputs that it tells apart."""
-    known = known or {}
+    known, tests = known or {}, tests or {}
     try:
-        return ask(Inputs(domains, known))
+        return ask(Inputs(domains, known, tests))
     except SplitError as split:
         name = split.name
-    cases = [(value, explore(ask, domains, {**known, name: value})) for value in domains[name]]
-    return _merge(name, cases)
+    answers: dict[Any, Tree] = {}
+    for value in domains[name]:
+        if value in answers:
+            continue
+        noted: Tests = {}
+        tree = explore(ask, domains, {**known, name: value}, {**tests, name: noted})
+        for alike in _alike(value, domains[name], noted):
+            answers[alike] = tree
+    return _merge(name, [(value, answers[value]) for value in domains[name]])
+
+
+def _alike(value: Any, domain: Sequence[Any], tests: Tests) -> list[Any]:
+    """The values of the domain that pass and fail the same tests as ``value``."""
+    if isinstance(value, bool):
+        return [value]
+    return [
+        other
+        for other in domain
+        if all(test(other, *operands) == result for (test, *operands), result in tests.items())
+    ]
 
 
 def _merge(name: str, cases: list[tuple[Any, Tree]]) -> Tree:
-    groups: dict[str, tuple[list[Any], Tree]] = {}
-    for value, tree in cases:
-        groups.setdefault(json.dumps(tree, sort_keys=True), ([], tree))[0].append(value)
+    groups: dict[str, tuple[list[int], Tree]] = {}
+    for position, (_, tree) in enumerate(cases):
+        groups.setdefault(json.dumps(tree, sort_keys=True), ([], tree))[0].append(position)
     if len(groups) == 1:
         return cases[0][1]
-    merged = {spell(values): tree for values, tree in groups.values()}
+    domain = [value for value, _ in cases]
+    merged = {spell(domain, positions): tree for positions, tree in groups.values()}
     # The longest list is the least telling one.
-    longest = max(merged, key=len)
-    return {name: {key: tree for key, tree in merged.items() if key != longest} | {"*": merged[longest]}}
+    rest = max(merged, key=len)
+    telling = {key: tree for key, tree in merged.items() if key != rest}
+    return {name: {**telling, "*": merged[rest]}}
 
 
-def spell(values: Iterable[Any]) -> str:
-    """``"1-4 6 8-9"`` for numbers, ``"auto fp8"`` for words, ``"true"`` for booleans."""
-    words: list[str] = []
-    run: list[int] = []
-    for value in values:
-        if isinstance(value, bool):
-            words.append(str(value).lower())
-        elif isinstance(value, int):
-            if run and value != run[-1] + 1:
-                words.append(_range(run))
-                run = []
-            run.append(value)
-        else:
-            words.append(str(value))
-    return " ".join(words + ([_range(run)] if run else []))
+def spell(domain: Sequence[Any], positions: list[int]) -> str:
+    """The values at ``positions``: ``"auto fp8"``, ``"true"``, and for numbers ``"8-64 128"``.
+
+    ``8-64`` are the values of the domain from 8 to 64, which may have a step.
+    """
+    if not isinstance(domain[0], int) or isinstance(domain[0], bool):
+        return " ".join(_word(domain[position]) for position in positions)
+    members = set(positions)
+    starts = [position for position in positions if position - 1 not in members]
+    ends = [position for position in positions if position + 1 not in members]
+    return " ".join(
+        f"{domain[a]}-{domain[b]}" if b > a else f"{domain[a]}" for a, b in zip(starts, ends, strict=True)
+    )
 
 
-def _range(run: list[int]) -> str:
-    return str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}"
+def _word(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

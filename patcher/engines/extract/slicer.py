@@ -248,7 +248,6 @@ class Scope(dict[str, Any]):
         try:
             for binding in self.index.bindings(key):
                 if binding.statement not in self._done and self._holds(binding.guards):
-                    self._done.add(binding.statement)
                     self._run(binding.statement)
         finally:
             self._busy.discard(key)
@@ -266,10 +265,15 @@ class Scope(dict[str, Any]):
             if name in self.index and not dict.__contains__(self, name):
                 with contextlib.suppress(KeyError):
                     self[name]
+        self._done.add(statement)
         module = ast.Module([statement], [])
         code = compile(module, self.path, "exec", flags=_LAZY_ANNOTATIONS, dont_inherit=True)
-        with _registered(self._module):
-            exec(code, self)  # noqa: S102 - the purpose of this module
+        try:
+            with _registered(self._module):
+                exec(code, self)  # noqa: S102 - the purpose of this module
+        except BaseException:
+            self._done.discard(statement)
+            raise
 
     def _from_star_imports(self, key: str) -> Any:
         for module, level in self.index.stars:

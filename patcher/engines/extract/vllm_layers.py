@@ -7,15 +7,15 @@ import dis
 from typing import TYPE_CHECKING, Any
 
 from patcher.engines.extract.shims import Shim, ShimJudgedError
-from patcher.engines.extract.vllm_stage import Settings, Stage
+from patcher.engines.extract.vllm_stage import TEXT_CONFIG, Release, Settings, Stage
 
 if TYPE_CHECKING:
     import types
-    from collections.abc import Mapping
+    from collections.abc import Sequence
 
-    from patcher.engines.extract.explore import Inputs, Tree
+    from patcher.engines.extract.explore import Tree
 
-_CONFIG = "vllm.model_executor.models.config"
+_HOOKS = "vllm.model_executor.models.config:MODELS_CONFIG_MAP"
 _MLA_LAYER = (
     "vllm.attention.layer:MLAAttention",
     "vllm.model_executor.layers.attention.mla_attention:MLAAttention",
@@ -30,6 +30,11 @@ _MLA = {
     "v_head_dim": 128,
     "kv_b_proj": Shim("kv_b_proj", {}),
     "indexer": Shim("indexer", {}),
+}
+_TEXT_CONFIG: dict[str, Sequence[Any]] = {
+    **{f"has {name}": (True,) for name in TEXT_CONFIG},
+    **{name: (_MLA[name],) for name in TEXT_CONFIG if name in _MLA},
+    "index_topk": (2048,),
 }
 _IMPLEMENTATION = {
     "num_heads": 16,
@@ -46,38 +51,42 @@ _IMPLEMENTATION = {
 _REFUSALS = (ValueError, NotImplementedError, AssertionError)
 
 
-def forced(stage: Stage) -> Tree:
+def forced(release: Release) -> Tree:
     """``[backend or null, block size]`` after ``check_and_update_config`` of a default launch."""
-    envs = stage.slicer.module("vllm.envs")
-    enum = stage.backend_enum()
 
-    def ask(inputs: Inputs) -> Tree:
-        stage.config.model_config.use_mla = inputs.known_value("use_mla")
+    def ask(stage: Stage) -> Tree:
+        stage.config = stage.new_config()
+        stage.config.model_config.use_mla = stage.inputs.known_value("use_mla")
         stage.config.model_config.is_mm_prefix_lm = False
-        vars(envs).pop("VLLM_ATTENTION_BACKEND", None)
+        # Release 0.12 assigns to the module of environment variables.
+        environment = vars(stage.slicer.module("vllm.envs"))
+        environment.pop("VLLM_ATTENTION_BACKEND", None)
         stage.platform.check_and_update_config(stage.config)
-        by_environment = vars(envs).pop("VLLM_ATTENTION_BACKEND", None)
+        by_environment = environment.pop("VLLM_ATTENTION_BACKEND", None)
         chosen = stage.config.attention_config.backend or by_environment
-        name = chosen.name if isinstance(chosen, enum) else chosen
+        name = chosen if chosen is None or isinstance(chosen, str) else chosen.name
         return [name, stage.config.cache_config.block_size]
 
-    return stage.explore(ask)
+    return release.explore(ask)
 
 
-def hooks(stage: Stage) -> dict[str, Any]:
+def hooks(release: Release) -> dict[str, Any]:
     """architecture -> ``[place, the cache dtype that its config hook leaves]``."""
     found: dict[str, Any] = {}
-    for architecture, hook in stage.slicer.get(f"{_CONFIG}:MODELS_CONFIG_MAP").items():
-        function = hook.verify_and_update_config
-        code = getattr(function, "__func__", function).__code__
+    for architecture, hook in release.stage.slicer.get(_HOOKS).items():
+        code = _function(hook.verify_and_update_config).__code__
         if not _writes_cache_dtype(code):
             continue
-        place = f"{code.co_filename}:{code.co_firstlineno}"
         try:
-            found[architecture] = [place, _hook(stage, function)]
+            tree = _hook(release, architecture)
         except ShimJudgedError as error:
-            found[architecture] = [place, {"unknown": str(error)}]
+            tree = ["unknown", str(error)]
+        found[architecture] = [f"{code.co_filename}:{code.co_firstlineno}", tree]
     return found
+
+
+def _function(method: Any) -> Any:
+    return getattr(method, "__func__", method)
 
 
 def _writes_cache_dtype(code: types.CodeType) -> bool:
@@ -87,33 +96,34 @@ def _writes_cache_dtype(code: types.CodeType) -> bool:
     )
 
 
-def _hook(stage: Stage, function: Any) -> Tree:
-    def ask(inputs: Inputs) -> Tree:
-        stage.config.cache_config.cache_dtype = inputs["kv_cache_dtype"]
+def _hook(release: Release, architecture: str) -> Tree:
+    def ask(stage: Stage) -> Tree:
+        stage.config = stage.new_config()
+        cache = stage.config.cache_config
+        cache.cache_dtype = stage.inputs.known_value("kv_cache_dtype")
         stage.config.parallel_config.set_dcp_defaults = lambda **_: None
-        function(stage.config)
-        return str.__str__(stage.config.cache_config.cache_dtype)
+        stage.slicer.get(_HOOKS)[architecture].verify_and_update_config(stage.config)
+        dtype: str = cache.cache_dtype
+        return dtype
 
-    return stage.explore(ask, **{"has index_topk": (True,)})
+    return release.explore(ask, **{"has index_topk": (True,)})
 
 
-def stored_dtype(stage: Stage, backends: Mapping[str, Any]) -> Tree:
+def stored_dtype(release: Release, backends: Sequence[str]) -> Tree:
     """The dtype that ``MLAAttention`` hands to the implementation of the backend selected."""
-    layer = stage.slicer.get(stage.first(*_MLA_LAYER))
 
-    def ask(inputs: Inputs) -> Tree:
-        backend = backends[inputs.known_value("backend")]
-        dtype = inputs.known_value("kv_cache_dtype")
-        return _dtype_handed_over(stage, layer, backend, dtype)
+    def ask(stage: Stage) -> Tree:
+        backend = stage.backend(stage.inputs.known_value("backend"))
+        return _dtype_handed_over(stage, backend, stage.inputs.known_value("kv_cache_dtype"))
 
-    return stage.explore(ask, backend=list(backends))
+    return release.explore(ask, backend=backends)
 
 
 class _HandedOverError(BaseException):
     """The constructor under test has got as far as its implementation."""
 
 
-def _dtype_handed_over(stage: Stage, layer: Any, backend: Any, dtype: str) -> str:
+def _dtype_handed_over(stage: Stage, backend: Any, dtype: str) -> str:
     handed: list[str] = []
 
     def implementation(*_: object, kv_cache_dtype: str, **__: object) -> None:
@@ -131,32 +141,31 @@ def _dtype_handed_over(stage: Stage, layer: Any, backend: Any, dtype: str) -> st
         enable_prefix_caching=False,
     )
     dimensions = {name: value for name, value in _MLA.items() if name != "qk_head_dim"}
+    layer = stage.slicer.get(stage.first(*_MLA_LAYER))
     with contextlib.suppress(_HandedOverError):
         layer(num_heads=16, scale=1.0, cache_config=cache, prefix="0", **dimensions)
     return handed[0]
 
 
-def constructor(stage: Stage, backend: Any) -> list[Any]:
+def constructor(release: Release, name: str) -> list[Any]:
     """``[place, refusal text or null, what kept the constructor from running to its end]``.
 
     The text is the exception's, type first, with ``{gpu}`` for the name of the GPU.
     """
-    implementation = backend.get_impl_cls()
     stopped: dict[str, None] = {}
 
-    def ask(inputs: Inputs) -> Tree:
+    def ask(stage: Stage) -> Tree:
+        backend = stage.backend(name)
+        dtype = stage.inputs.known_value("kv_cache_dtype")
+        own = _MLA if backend.is_mla() else {}
         try:
-            implementation(
-                **_IMPLEMENTATION,
-                kv_cache_dtype=inputs.known_value("kv_cache_dtype"),
-                **(_MLA if backend.is_mla() else {}),
-            )
+            backend.get_impl_cls()(**_IMPLEMENTATION, **own, kv_cache_dtype=dtype)
         except _REFUSALS as error:
             return f"{type(error).__name__}: {error}"
-        except (ShimJudgedError, Exception) as error:  # noqa: BLE001 - whatever the stand-ins caused
+        except (ShimJudgedError, Exception) as error:  # noqa: BLE001 - accidents of the stand-ins
             stopped[f"{type(error).__name__}: {error}"] = None
         return None
 
-    code = implementation.__init__.__code__
-    tree = stage.explore(ask)
+    tree = release.explore(ask, **_TEXT_CONFIG)
+    code = release.stage.backend(name).get_impl_cls().__init__.__code__
     return [f"{code.co_filename}:{code.co_firstlineno}", tree, next(iter(stopped), None)]

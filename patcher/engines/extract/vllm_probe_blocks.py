@@ -1,4 +1,4 @@
-"""Probes: which JSON block a vLLM release takes for its quantization config, and how it reads it."""
+"""Probes: which JSON block a vLLM release takes for its quantization config, and how."""
 
 from __future__ import annotations
 
@@ -59,12 +59,13 @@ def _top_block(source: Source, raw: dict[str, Any], side: object, copied: object
     config = _Config(architectures=["X"], model_type="x")
     if copied is not None:
         config.quantization_config = copied  # type: ignore[attr-defined]
-    release.answers |= {
-        f"{_CONFIG}.get_config_parser": lambda _: namespace(parse=lambda *_, **__: (raw, config)),
-        f"{_CONFIG}.file_or_path_exists": lambda *_, **__: side is not None,
-        f"{_CONFIG}.get_hf_file_to_dict": lambda *_, **__: side,
-        f"{_CONFIG}.patch_rope_parameters": lambda *_, **__: None,
+    stubs: dict[str, Any] = {
+        "get_config_parser": lambda _: namespace(parse=lambda *_, **__: (raw, config)),
+        "file_or_path_exists": lambda *_, **__: side is not None,
+        "get_hf_file_to_dict": lambda *_, **__: side,
+        "patch_rope_parameters": lambda *_, **__: None,
     }
+    release.answers.update({f"{_CONFIG}.{name}": stub for name, stub in stubs.items()})
     release.get(f"{_CONFIG}:get_config")("model", trust_remote_code=False, config_format="hf")
     return vars(config).get("quantization_config")
 
@@ -168,6 +169,8 @@ def config_block(source: Source) -> dict[str, Any]:
         facts["mixed_without_sidecar"] = failure(
             lambda: _config_block(source, top, "modelopt_mixed", None)
         )
+        unsigned = failure(lambda: _config_block(source, top, "modelopt_mixed", {"s": 1})) or ""
+        facts["mixed_unsigned_sidecar"] = unsigned.partition(" in ")[0]
     return facts
 
 
@@ -212,7 +215,7 @@ def mla_model_types(source: Source) -> dict[str, Any]:
         if release.has(name) and hasattr(release.get(name), "is_deepseek_mla")
     )
     asked = release.get(holder).is_deepseek_mla
-    ask = asked.fget if isinstance(asked, property) else asked
+    ask: Any = asked.fget if isinstance(asked, property) else asked
     path = holder.partition(":")[0].replace(".", "/") + ".py"
     names = sorted(_compared_strings(source.read(path), "is_deepseek_mla"))
 

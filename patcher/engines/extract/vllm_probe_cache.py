@@ -84,7 +84,8 @@ def _chain(ask: Any) -> list[str]:
         return -1 if ask(block(**{one: "FP8", other: "INT8"})) == "fp8_e4m3" else 1
 
     chain = sorted(read, key=cmp_to_key(order))
-    for falsy in (None, "", {}, [], 0, False):
+    nothing: tuple[Any, ...] = (None, "", {}, [], 0, False)
+    for falsy in nothing:
         if ask(block(**{chain[0]: falsy, chain[-1]: "FP8"})) != "fp8_e4m3":
             raise AssertionError(f"{falsy!r} is not passed over")
     return chain
@@ -107,6 +108,9 @@ def _dicts(value: Any) -> list[dict[str, Any]]:
         dtype = value({key: part for key, part in parts.items() if part != _ABSENT} | {"x": 1})
         if dtype != "auto":
             rows.setdefault((bits, kind, dtype), []).append(dynamic)
+    for values in rows.values():
+        if (None in values) is not (_ABSENT in values):
+            raise AssertionError("an absent `dynamic` is not like null")
     return [
         {"num_bits": bits, "type": kind, "kv_cache_dtype": dtype}
         | ({} if len(dynamic) == len(_DYNAMIC) else {"dynamic": dynamic})
@@ -125,7 +129,7 @@ def validators(source: Source) -> dict[str, Any]:
     least = namespace(get_min_capability=lambda: 7777)
     release.answers[weights] = lambda *_, **__: least
     model = namespace(quantization="METHOD")
-    text = failure(lambda: cls._get_quantization_config(model, None)) or ""  # noqa: SLF001
+    text = failure(lambda: cls._get_quantization_config(model, None)) or ""
     for value, name in (("METHOD", "method"), ("7777", "min_capability"), ("11", "capability")):
         text = text.replace(value, f"{{{name}}}")
     return {
@@ -210,9 +214,7 @@ def _construct(source: Source, attention: str, flag: str, scheme: Any) -> dict[s
         enable_prefix_caching=False,
     )
     model = namespace(dtype=release.module("torch").bfloat16, is_mm_prefix_lm=False)
-    config = namespace(
-        model_config=model, compilation_config=namespace(static_forward_context={})
-    )
+    config = namespace(model_config=model, compilation_config=namespace(static_forward_context={}))
     quant = namespace(get_quant_method=lambda *_, **__: seen.update(quantized_first=True))
     if scheme is not None:
         quant.kv_cache_scheme = scheme

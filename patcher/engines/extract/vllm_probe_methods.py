@@ -34,7 +34,7 @@ _USUAL = {
 _MODELOPT = ("modelopt", "modelopt_fp4", "modelopt_mxfp8", "modelopt_mixed", "petit_nvfp4")
 #: The algorithm stands in the block itself (config.json) or under ``quantization``.
 _STYLES = ("flat", "nested")
-_JSON_TYPES = (8, 1.5, True, [], {}, ["FP8"], {"a": 1})
+_JSON_TYPES: tuple[Any, ...] = (8, 1.5, True, [], {}, ["FP8"], {"a": 1})
 
 
 def _block(style: str, method: str, algo: str | None, **more: Any) -> dict[str, Any]:
@@ -150,9 +150,7 @@ def attention_name(release: Slicer, attention: str) -> str:
 
 def _kv_scales(release: Slicer, cls: Any, attention: str) -> str:
     """Whether the layer gets a KV method: ``always``, ``never``, or ``if declared``."""
-    answers = [
-        _has_kv_method(release, cls, attention, declared) for declared in (None, "FP8")
-    ]
+    answers = [_has_kv_method(release, cls, attention, declared) for declared in (None, "FP8")]
     return {(True, True): "always", (False, True): "if declared"}.get(
         (answers[0], answers[1]), "never"
     )
@@ -185,12 +183,18 @@ def modelopt(source: Source) -> dict[str, Any]:
     names = [name for name in _MODELOPT if name in supported(release)]
     lower = _full("flat", "modelopt_fp4", "nvfp4")
     return {
-        "from": at(release, f"{_QUANT}.modelopt:ModelOptQuantConfigBase"),
+        "from": at(
+            release,
+            f"{_QUANT}.modelopt:ModelOptQuantConfigBase",
+            f"{_QUANT}.modelopt:ModelOptNvFp4Config",
+        ),
         "any_case": _parse_failure(release, "modelopt_fp4", lower) is None,
+        "asked": list(ALGOS),
         "missing_algo": _parse_failure(release, names[0], _block("flat", names[0], None)),
         "algos": _refused_algos(release, names),
         "required": _required(release, names),
         "kv_text": _kv_text(release),
+        "kv_declared": _kv_declared(release),
     }
 
 
@@ -256,3 +260,20 @@ def _kv_text(release: Slicer) -> list[dict[str, Any]]:
             (error,) = set(refused.values())
             rows.append({"pointer": pointer, "types": list(refused), "error": error})
     return rows
+
+
+def _kv_declared(release: Slicer) -> list[str]:
+    """Places whose FP8 form makes the parsed config one with a quantized KV cache."""
+    forms = {
+        "kv_cache_quant_algo": "FP8",
+        "kv_cache_scheme": {"num_bits": 8, "type": "float", "dynamic": False},
+    }
+    found = []
+    for style, key in product(_STYLES, forms):
+        block = _full(style, "modelopt_fp4", "NVFP4")
+        (block if style == "flat" else block["quantization"])[key] = forms[key]
+        config = _config_class(release, "modelopt_fp4").from_config(block)
+        names = ("kv_cache_quant_method", "kv_cache_quant_algo")
+        if any(getattr(config, name, None) for name in names):
+            found.append(f"/{key}" if style == "flat" else f"/quantization/{key}")
+    return found

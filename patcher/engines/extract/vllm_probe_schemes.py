@@ -29,7 +29,10 @@ def compressed_tensors(source: Source) -> dict[str, Any]:
         scheme = {key: value for key, value in (_GOOD | changed).items() if value is not ...}
         return failure(lambda: validate(scheme))
 
-    bad = {"numbers": {"num_bits": 2, "type": "int"}, "strategy": {"strategy": "channel"}}
+    bad: dict[str, dict[str, Any]] = {
+        "numbers": {"num_bits": 2, "type": "int"},
+        "strategy": {"strategy": "channel"},
+    }
     if refusal(**bad["numbers"], **bad["strategy"]) != refusal(**bad["numbers"]) or (
         refusal(**bad["strategy"], symmetric=False) != refusal(**bad["strategy"])
     ):
@@ -140,9 +143,7 @@ def quark(source: Source) -> dict[str, Any]:
         "layers_absent": parsed(["*0"], None),
         "outputs_differ": parsed(["*0", "*1"], named(good, good | {"dtype": "int8"})),
         "outputs_absent": failure(
-            lambda: parse(
-                {"export": {"kv_cache_group": ["*0"]}, "layer_quant_config": {"*0": {}}}
-            )
+            lambda: parse({"export": {"kv_cache_group": ["*0"]}, "layer_quant_config": {"*0": {}}})
         ),
         "outputs_null": parsed(["*0"], named(None)),
         "dtype": (failure(lambda: validate(good | {"dtype": "int8"})) or "").replace(

@@ -72,7 +72,7 @@ def _render(value: Any, depth: int) -> str:
             return flat
         lines = [indent + json.dumps(row, ensure_ascii=False) for row in value]
         return "[\n" + ",\n".join(lines) + "\n" + " " * depth + "]"
-    lines = [f"{indent}{json.dumps(key)}: {_render(item, depth + 1)}" for key, item in value.items()]
+    lines = [f'{indent}"{key}": {_render(item, depth + 1)}' for key, item in value.items()]
     return "{\n" + ",\n".join(lines) + "\n" + " " * depth + "}"
 
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 import functools
 import types
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
-from patcher.engines.extract.explore import Inputs, Tree, explore
+from patcher.engines.extract.explore import Deferred, Inputs, Tree, explore
 from patcher.engines.extract.shims import ShimJudgedError, Shim, third_party
 from patcher.engines.extract.slicer import Slicer
 
@@ -59,10 +59,12 @@ class Settings(types.SimpleNamespace):
         vars(self)["_defaults"] = defaults
 
     def __getattr__(self, key: str) -> Any:
-        """The default, or an unknown value."""
+        """The default if it is plain data (not a property or method), or an unknown value."""
         if key.startswith("__"):
             raise AttributeError(key)
-        return getattr(vars(self)["_defaults"], key, Shim(f"configuration.{key}", {}))
+        value = getattr(vars(self)["_defaults"], key, self)
+        plain = value is None or type(value) in {bool, int, float, str, list, dict}
+        return value if plain else Shim(f"configuration.{key}", {})
 
 
 class TextConfig:
@@ -85,6 +87,11 @@ class TextConfig:
 def undecorated(*arguments: Any, **_: Any) -> Any:
     """A class decorator, with or without arguments, that leaves the class as it is written."""
     return arguments[0] if arguments else undecorated
+
+
+def field(default: Any = Shim("a required setting", {}), **_: Any) -> Any:  # noqa: B008
+    """``pydantic.Field``: the default alone."""
+    return default
 
 
 class Module:
@@ -117,24 +124,25 @@ def uncached_functools() -> types.SimpleNamespace:
     )
 
 
-class Stage:
-    """One release and the inputs of the current run.
+class Release:
+    """One release, on every GPU.
+
+    A Stage serves one capability only: some classes look at the GPU while they are defined.
 
     Attributes:
-        slicer: the release's code.
+        version: of the release.
         domains: input name -> values.
-        inputs: of the run that is under way.
-        selected: the backend class that the selector hands to a layer under construction.
-        config: the VllmConfig that the engine sees; made anew for each run.
+        stage: any one of the stages, for what does not depend on the GPU.
     """
 
     def __init__(self, source: Source, version: str) -> None:
         self.version = version
-        self.slicer = Slicer(source, "vllm", self._answers())
-        self.inputs = Inputs({}, {})
-        self.config = Settings()
-        self.selected: Any = None
-        self.kv_cache_dtypes: tuple[str, ...] = self._kv_cache_dtypes()
+        slicer = Slicer(source, "vllm", {})
+        self._stages = {name: Stage(slicer, version, name) for name in CAPABILITIES}
+        self.stage = self._stages["9.0"]
+        self.kv_cache_dtypes: tuple[str, ...] = get_args(
+            self.stage.slicer.get("vllm.config.cache:CacheDType")
+        )
         self.domains: Mapping[str, Sequence[Any]] = {
             "capability": CAPABILITIES,
             "kv_cache_dtype": self.kv_cache_dtypes,
@@ -145,30 +153,46 @@ class Stage:
             **{f"has {key}": (False, True) for key in TEXT_CONFIG},
             **TEXT_CONFIG,
         }
-        self.capability_type = self.slicer.get("vllm.platforms.interface:DeviceCapability")
-        self.platform = self._platform()
-        self.slicer.answers["vllm.platforms.current_platform"] = self.platform
-        self._assume_flashinfer()
 
-    def explore(
-        self, ask: Callable[[Inputs], Tree], **domains: Sequence[Any]
-    ) -> Tree:
-        """The tree of ``ask`` over the inputs, with a new configuration for every run."""
+    def explore(self, ask: Callable[[Stage], Tree], **domains: Sequence[Any]) -> Tree:
+        """The tree of ``ask`` over all inputs; ``domains`` replace or add some."""
 
         def run(inputs: Inputs) -> Tree:
-            self.inputs = inputs
-            self.config = self._new_config()
-            return ask(inputs)
+            stage = self._stages[inputs.known_value("capability")]
+            stage.inputs = inputs
+            return ask(stage)
 
         return explore(run, {**self.domains, **domains})
 
-    def capability(self) -> Any:
-        """The GPU's DeviceCapability."""
-        major, minor = self.inputs.known_value("capability").split(".")
-        return self.capability_type(int(major), int(minor))
+
+class Stage:
+    """One release on one GPU, with the inputs of the current run.
+
+    Attributes:
+        slicer: the release's code.
+        inputs: of the run that is under way.
+        selected: the backend class that the selector hands to a layer under construction.
+        config: the VllmConfig that the engine sees.
+        capability: the GPU's DeviceCapability.
+    """
+
+    def __init__(self, release: Slicer, version: str, capability: str) -> None:
+        self.slicer = release.fresh(self._answers(version))
+        self.inputs = Inputs({}, {}, {})
+        self.selected: Any = None
+        major, minor = capability.split(".")
+        kind = self.slicer.get("vllm.platforms.interface:DeviceCapability")
+        self.capability = kind(int(major), int(minor))
+        self.platform = self._platform()
+        self.slicer.answers["vllm.platforms.current_platform"] = self.platform
+        self._assume_flashinfer()
+        self.config = self.new_config()
 
     def dtype(self) -> Any:
-        """The model's torch dtype."""
+        """The model's torch dtype; a Deferred as long as nobody looks at it."""
+        dtype = self.inputs["dtype"]
+        if type(dtype) is Deferred:
+            return dtype
         return self.slicer.answers[f"torch.{self.inputs.known_value('dtype')}"]
 
     def first(self, *names: str) -> str:
@@ -193,22 +217,22 @@ class Stage:
             )
         )
 
-    def _kv_cache_dtypes(self) -> tuple[str, ...]:
-        from typing import get_args  # noqa: PLC0415 - one use
+    def backend(self, name: str) -> Any:
+        """The class of a backend."""
+        return self.backend_enum()[name].get_class()
 
-        return get_args(self.slicer.get("vllm.config.cache:CacheDType"))
-
-    def _answers(self) -> dict[str, Any]:
-        cuda = "12.9" if self.version.startswith("0.1") else "13.0"
+    def _answers(self, version: str) -> dict[str, Any]:
+        cuda = "12.9" if version.startswith("0.1") else "13.0"
         return {
             **third_party(),
             "functools": uncached_functools(),
             "torch.nn.Module": Module,
+            "pydantic.Field": field,
             "pydantic.dataclasses.dataclass": undecorated,
             "vllm.config.utils.config": undecorated,
             "torch.version.cuda": cuda,
             "torch.version.hip": None,
-            "torch.cuda.get_device_capability": lambda *_: tuple(self.capability()),
+            "torch.cuda.get_device_capability": lambda *_: tuple(self.capability),
             "torch.get_default_dtype": self.dtype,
             "vllm.logger.init_logger": lambda _: Quiet(),
             "vllm.triton_utils.HAS_TRITON": True,
@@ -230,7 +254,7 @@ class Stage:
         base = self.slicer.get("vllm.platforms.cuda:CudaPlatformBase")
 
         def get_device_capability(_: type, device_id: int = 0) -> Any:  # noqa: ARG001
-            return self.capability()
+            return self.capability
 
         def get_device_name(_: type, device_id: int = 0) -> str:  # noqa: ARG001
             return "{gpu}"
@@ -247,7 +271,8 @@ class Stage:
     def _defaults(self, name: str) -> Any:
         return self.slicer.get(name) if self.slicer.has(name) else object
 
-    def _new_config(self) -> Settings:
+    def new_config(self) -> Settings:
+        """The configuration of a default launch."""
         text = TextConfig(self)
         return Settings(
             model_config=Settings(
@@ -258,7 +283,7 @@ class Stage:
                 rswa_window=None,
             ),
             attention_config=Settings(
-                self._defaults("vllm.config.attention:AttentionConfig"), flash_attn_version=None
+                self._defaults("vllm.config.attention:AttentionConfig"), backend=None
             ),
             cache_config=Settings(
                 self._defaults("vllm.config.cache:CacheConfig"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import functools
 import re
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -14,6 +15,7 @@ from patcher.engines.extract.slicer import Slicer
 if TYPE_CHECKING:
     from collections.abc import Callable, MutableMapping
 
+    from patcher.engines.extract.index import Index
     from patcher.engines.extract.source import Source
 
 
@@ -57,7 +59,7 @@ class QuantizationStrategy(str, enum.Enum):
 
 
 def _as_dataclass(cls: Any = None, **_: object) -> Any:
-    """vLLM's ``config`` decorator; its pydantic validation is called by hand where it matters."""
+    """The ``config`` decorator; pydantic's validation is called by hand where it matters."""
     if cls is None:
         return _as_dataclass
     try:
@@ -72,7 +74,9 @@ def _validator(*_: object, **__: object) -> Callable[[Any], Any]:
 
 def platform(capability: int) -> SimpleNamespace:
     """``current_platform`` on an NVIDIA GPU; ``capability`` is 90 for SM 9.0."""
-    found = SimpleNamespace(to_int=lambda: capability, major=capability // 10, minor=capability % 10)
+    found = SimpleNamespace(
+        to_int=lambda: capability, major=capability // 10, minor=capability % 10
+    )
     no = dict.fromkeys(
         ("is_rocm", "is_cpu", "is_xpu", "is_tpu", "is_out_of_tree", "is_device_capability"),
         lambda *_, **__: False,
@@ -97,7 +101,7 @@ def _number(capability: int | tuple[int, int]) -> int:
 
 def answers(capability: int = 90) -> MutableMapping[str, Any]:
     """The surroundings of one probe: an NVIDIA GPU, no logging, pydantic as plain dataclasses."""
-    known = third_party()
+    known = dict(third_party())
     known |= {
         "vllm.logger.init_logger": lambda _: _Quiet(),
         "vllm.platforms.current_platform": platform(capability),
@@ -120,9 +124,16 @@ def answers(capability: int = 90) -> MutableMapping[str, Any]:
     return known
 
 
+@functools.cache
+def _parsed(_: Source) -> dict[str, Index]:
+    """The parsed files of a release: probes take a new slicer each, but read the same sources."""
+    return {}
+
+
 def slicer(source: Source) -> Slicer:
     """A slicer of one vLLM release in those surroundings."""
-    made = Slicer(source, "vllm", answers())
+    indexes = _parsed(source)  # type: ignore[arg-type]
+    made = Slicer(source, "vllm", answers(), indexes=indexes)
     # utils.torch_utils assigns to torch.cuda, which a Shim does not allow.
     made.answers["vllm.utils.torch_utils.torch"] = made.module("torch")
     return made

@@ -1,0 +1,91 @@
+"""The models that an SGLang release is asked about: small configurations of real architectures."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Any
+
+_DENSE: dict[str, Any] = {
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "hidden_size": 4096,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "head_dim": 128,
+    "vocab_size": 128256,
+    "intermediate_size": 14336,
+    "max_position_embeddings": 8192,
+    "torch_dtype": "bfloat16",
+    "rms_norm_eps": 1e-05,
+    "rope_theta": 500000.0,
+    "hidden_act": "silu",
+}
+_LATENT: dict[str, Any] = {
+    "architectures": ["DeepseekV3ForCausalLM"],
+    "model_type": "deepseek_v3",
+    "hidden_size": 7168,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 128,
+    "num_key_value_heads": 128,
+    "kv_lora_rank": 512,
+    "q_lora_rank": 1536,
+    "qk_nope_head_dim": 128,
+    "qk_rope_head_dim": 64,
+    "v_head_dim": 128,
+    "vocab_size": 129280,
+    "intermediate_size": 18432,
+    "moe_intermediate_size": 2048,
+    "n_routed_experts": 256,
+    "n_shared_experts": 1,
+    "num_experts_per_tok": 8,
+    "n_group": 8,
+    "topk_group": 4,
+    "first_k_dense_replace": 3,
+    "moe_layer_freq": 1,
+    "norm_topk_prob": True,
+    "routed_scaling_factor": 2.5,
+    "scoring_func": "sigmoid",
+    "topk_method": "noaux_tc",
+    "num_nextn_predict_layers": 0,
+    "max_position_embeddings": 163840,
+    "torch_dtype": "bfloat16",
+    "rms_norm_eps": 1e-06,
+    "rope_theta": 10000,
+    "hidden_act": "silu",
+}
+_SPARSE = {"index_head_dim": 128, "index_n_heads": 64, "index_topk": 2048}
+_KIMI = {
+    "architectures": ["KimiK25ForConditionalGeneration"],
+    "model_type": "kimi_k25",
+    "torch_dtype": "bfloat16",
+    "vision_config": {},
+    "text_config": {
+        **_LATENT,
+        "model_type": "kimi_k2",
+        "num_attention_heads": 64,
+        "num_key_value_heads": 64,
+        "n_routed_experts": 384,
+        "n_group": 1,
+        "topk_group": 1,
+    },
+}
+
+#: kind -> config.json. ``mla`` is DeepSeek-V3, ``kimi`` Kimi-K2.5, ``mha`` a dense GQA model,
+#: ``dsa`` DeepSeek-V3.2.
+MODELS: dict[str, dict[str, Any]] = {
+    "mla": _LATENT,
+    "kimi": _KIMI,
+    "mha": _DENSE,
+    "dsa": {**_LATENT, **_SPARSE},
+}
+
+
+def write(folder: str, files: dict[str, Any]) -> str:
+    """Make ``folder`` a checkpoint of these metadata files; returns it."""
+    os.makedirs(folder, exist_ok=True)
+    for name, value in files.items():
+        with open(os.path.join(folder, name), "w", encoding="utf-8") as file:
+            json.dump(value, file)
+    return folder

@@ -1,0 +1,106 @@
+"""The verdict when no release was named: what every known release of the engine does."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from patcher import cures, engines, findings, recipes, releases
+from patcher.verdict import Cure, Finding, Judgement, Location
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from patcher.engines.base import Launch
+    from patcher.recipes import Operations
+    from patcher.subject import Subject
+    from patcher.verdict import Outcome, ReleaseAnswer
+
+#: The engine whose releases are asked when none was named.
+ENGINE = "vllm"
+#: What the states of a release mean, in the order in which they are told.
+STATES = {
+    "ignores": "does not read the declaration",
+    "refuses": "obeys it and does not start",
+    "no-backend": "cannot run this model on this GPU at all",
+    "runs": "obeys it and runs",
+    "unknown": "is not known",
+}
+
+
+def judge(subject: Subject, engine: str, launch: Launch) -> Judgement:
+    """A conflict if any release that reads the declaration refuses it on this GPU."""
+    survey = releases.survey(subject, engine, launch, _neutral(subject))
+    refusing = any(item.state == "refuses" for item in survey)
+    judged = any(item.state != "unknown" for item in survey)
+    outcome: Outcome = "conflict" if refusing else "compatible" if judged else "unknown"
+    obeyed = [item.kv_cache_dtype for item in survey if item.state in {"runs", "refuses"}]
+    found = [*_findings(subject, engine, launch.gpu, survey), *findings.of_files(subject, None)]
+    return Judgement(
+        outcome=outcome,
+        findings=findings.ordered(found),
+        cures=tuple(_cures(subject, engine, launch, survey)) if refusing else (),
+        kv_cache_dtype=obeyed[-1] if obeyed else "auto",
+        notes=tuple(_notes(engine, survey)) or (f"no facts about {engines.NAMES[engine]}",),
+        portable=survey,
+    )
+
+
+def _neutral(subject: Subject) -> Operations:
+    """The operations that turn every statement off and bring deleted keys back."""
+    off = recipes.find("kv-cache-model-dtype").operations(subject.declarations, ())
+    repair = recipes.find("kv-cache-repair").operations((), subject.missing)
+    return {file: [*off.get(file, ()), *repair.get(file, ())] for file in {**off, **repair}}
+
+
+def _of_state(survey: tuple[ReleaseAnswer, ...], *states: str) -> list[str]:
+    return [item.release for item in survey if item.state in states]
+
+
+def _findings(
+    subject: Subject, engine: str, gpu: str, survey: tuple[ReleaseAnswer, ...]
+) -> Iterator[Finding]:
+    known, name = engines.releases(engine), engines.NAMES[engine]
+    places = tuple(
+        Location(item.file, item.pointer, item.line)
+        for item in subject.declarations
+        if item.meaning not in findings.QUIET
+    ) or tuple(Location(gap.file, gap.pointer, gap.line) for gap in subject.missing)
+    if refusing := _of_state(survey, "refuses"):
+        yield Finding(
+            "KV005" if subject.missing else "KV001",
+            "error",
+            f"{name} {releases.ranges(refusing, known)} obeys this declaration and does not start "
+            f"on {gpu}",
+            places,
+        )
+    if stuck := _of_state(survey, "no-backend"):
+        yield Finding(
+            "KV001",
+            "warning",
+            f"{name} {releases.ranges(stuck, known)} cannot run this model on {gpu}, whatever the "
+            "files say about the KV cache",
+        )
+
+
+def _cures(
+    subject: Subject, engine: str, launch: Launch, survey: tuple[ReleaseAnswer, ...]
+) -> Iterator[Cure]:
+    """The releases after the last bad one, then the recipe that helps most of the refusing ones."""
+    bad = {"refuses", "no-backend"}
+    later = survey[max(i for i, item in enumerate(survey) if item.state in bad) + 1 :]
+    if later:
+        cache = later[0].kv_cache_dtype
+        effect = f"no change to the checkpoint; the cache holds {cache}"
+        yield Cure("upgrade", effect, engine=engine, version=f">={later[0].release}")
+    helped: dict[str, list[Cure]] = {}
+    for release in _of_state(survey, "refuses"):
+        for cure, _ in cures.patches(subject, engine, release, launch):
+            helped.setdefault(str(cure.recipe), []).append(cure)
+    yield from (group[0] for group in sorted(helped.values(), key=len, reverse=True))
+
+
+def _notes(engine: str, survey: tuple[ReleaseAnswer, ...]) -> Iterator[str]:
+    known = engines.releases(engine)
+    for state, words in STATES.items():
+        if group := _of_state(survey, state):
+            yield f"{engines.NAMES[engine]} {releases.ranges(group, known)} {words}"
