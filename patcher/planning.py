@@ -12,9 +12,11 @@ from patcher.errors import RefusedError, UnreadableError
 from patcher.subject import Subject
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from patcher.checkpoint import Checkpoint
     from patcher.jsontext import Document
-    from patcher.recipes import Operations, Recipe
+    from patcher.recipes import Recipe
     from patcher.target import Target
     from patcher.verdict import Cure, Verdict
 
@@ -94,7 +96,7 @@ def plan(checkpoint: Checkpoint, target: Target, recipe: str | None = None) -> P
     operations = chosen.operations(subject.declarations, subject.missing)
     if not operations:
         return Plan(before, None, None, ())
-    _refuse_ambiguous(subject, operations)
+    refuse_ambiguous(subject, operations)
     edits = tuple(
         _edit(checkpoint.documents[file], patch) for file, patch in sorted(operations.items())
     )
@@ -138,9 +140,14 @@ def describe(cure: Cure) -> str:
     return words[cure.kind]
 
 
-def _refuse_ambiguous(subject: Subject, operations: Operations) -> None:
+def refuse_ambiguous(subject: Subject, files: Iterable[str]) -> None:
+    """Stop before a statement is changed that parsers read differently.
+
+    Raises:
+        UnreadableError: a key on the way to a statement stands twice in one of the files.
+    """
     for location in subject.ambiguous:
-        if location.file in operations:
+        if location.file in files:
             raise UnreadableError(
                 "this key stands twice on the way to a KV-cache statement; parsers differ on which "
                 "one counts, so it is not patched. Nothing was changed",

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from patcher import jsontext
 from patcher.edits import Change, FileEdit, check_file_name
 from patcher.errors import RefusedError, UnreadableError
-from patcher.planning import SCHEMA, Plan, invert
+from patcher.planning import SCHEMA, Plan, invert, refuse_ambiguous
 from patcher.subject import Subject
 
 if TYPE_CHECKING:
@@ -24,6 +24,41 @@ if TYPE_CHECKING:
     from patcher.jsontext import Document
 
 MAX_BYTES = 16 * 1024 * 1024
+
+
+class RecipeName(TypedDict):
+    """Which recipe a plan came from."""
+
+    id: str
+    version: int
+    sha256: str
+
+
+class FindingId(TypedDict):
+    """Which finding a plan answers; the rest of it is for people."""
+
+    id: str
+
+
+class SavedEdit(TypedDict):
+    """The change of one file; ``members`` are digests that tell what moved."""
+
+    file: str
+    before_sha256: str
+    after_sha256: str
+    patch: list[dict[str, Any]]
+    members: dict[str, str]
+
+
+class SavedPlan(TypedDict):
+    """The members of a plan that ``apply`` needs; others are ignored."""
+
+    schema: str
+    tool_version: str
+    recipe: RecipeName
+    target: dict[str, Any]
+    findings: list[FindingId]
+    files: list[SavedEdit]
 
 
 def dump(plan: Plan, checkpoint: Checkpoint) -> bytes:
@@ -64,6 +99,7 @@ def load(data: bytes, source: str, checkpoint: Checkpoint) -> Change:
     subject = Subject.of(checkpoint.documents)
     allowed = {(item.file, item.pointer) for item in subject.declarations}
     allowed |= {(gap.file, gap.pointer) for gap in subject.missing}
+    refuse_ambiguous(subject, [entry["file"] for entry in document["files"]])
     edits = tuple(_edit(entry, checkpoint, allowed, source) for entry in document["files"])
     recipe = document["recipe"]
     return Change(
@@ -76,7 +112,7 @@ def load(data: bytes, source: str, checkpoint: Checkpoint) -> Change:
     )
 
 
-def _validated(data: bytes, source: str) -> dict[str, Any]:
+def _validated(data: bytes, source: str) -> SavedPlan:
     import msgspec  # noqa: PLC0415 - lazy: only apply --plan needs it
 
     document = jsontext.read(data, source=source).value
@@ -88,7 +124,7 @@ def _validated(data: bytes, source: str) -> dict[str, Any]:
                 path=source,
                 hint=f"make one with: ckpt-patch plan -o {source} CKPT",
             )
-        plan: dict[str, Any] = msgspec.convert(document, _shape())
+        plan: SavedPlan = msgspec.convert(document, SavedPlan)
     except msgspec.ValidationError as error:
         raise UnreadableError(f"not a valid plan: {error}", path=source) from error
     if not plan["files"]:
@@ -96,38 +132,8 @@ def _validated(data: bytes, source: str) -> dict[str, Any]:
     return plan
 
 
-def _shape() -> Any:
-    """The members of a plan that ``apply`` needs; others are ignored."""
-    from typing import TypedDict  # noqa: PLC0415 - beside the types that it makes
-
-    class Recipe(TypedDict):
-        id: str
-        version: int
-        sha256: str
-
-    class Finding(TypedDict):
-        id: str
-
-    class File(TypedDict):
-        file: str
-        before_sha256: str
-        after_sha256: str
-        patch: list[dict[str, Any]]
-        members: dict[str, str]
-
-    class SavedPlan(TypedDict):
-        schema: str
-        tool_version: str
-        recipe: Recipe
-        target: dict[str, Any]
-        findings: list[Finding]
-        files: list[File]
-
-    return SavedPlan
-
-
 def _edit(
-    entry: Mapping[str, Any], checkpoint: Checkpoint, allowed: set[tuple[str, str]], source: str
+    entry: SavedEdit, checkpoint: Checkpoint, allowed: set[tuple[str, str]], source: str
 ) -> FileEdit:
     name = check_file_name(entry["file"])
     document = checkpoint.documents.get(name)
@@ -135,15 +141,7 @@ def _edit(
         raise RefusedError(f"the plan changes {name}, which this checkpoint does not have")
     if hashlib.sha256(document.data).hexdigest() != entry["before_sha256"]:
         raise _stale(name, entry["members"], _members(document), checkpoint)
-    for operation in entry["patch"]:
-        pointer = operation.get("path")
-        if (name, pointer) not in allowed or operation.get("op") not in {"test", "replace", "add"}:
-            raise UnreadableError(
-                f"the plan wants to {operation.get('op')} {name}:{pointer}, which is no KV-cache "
-                "statement of this checkpoint. Nothing was changed",
-                path=source,
-                hint="ckpt-patch inspect CKPT lists the statements",
-            )
+    _require_statements(entry, allowed, source)
     after = jsontext.splice(document, entry["patch"])
     if hashlib.sha256(after).hexdigest() != entry["after_sha256"]:
         raise RefusedError(
@@ -153,6 +151,28 @@ def _edit(
         )
     patch = list(entry["patch"])
     return FileEdit(name, tuple(patch), tuple(invert(patch)), document.data, after)
+
+
+def _require_statements(entry: SavedEdit, allowed: set[tuple[str, str]], source: str) -> None:
+    """Only KV-cache statements may change, each after a test of its present value."""
+    tested: set[str] = set()
+    for operation in entry["patch"]:
+        kind, pointer = operation.get("op"), str(operation.get("path"))
+        if (entry["file"], pointer) not in allowed or kind not in {"test", "replace", "add"}:
+            raise UnreadableError(
+                f"the plan wants to {kind} {entry['file']}:{pointer}, which is no KV-cache "
+                "statement of this checkpoint. Nothing was changed",
+                path=source,
+                hint="ckpt-patch inspect CKPT lists the statements",
+            )
+        if kind == "replace" and pointer not in tested:
+            raise UnreadableError(
+                f"the plan replaces {entry['file']}:{pointer} without a test of its value. "
+                "Nothing was changed",
+                path=source,
+                hint="make the plan again with: ckpt-patch plan -o FILE CKPT",
+            )
+        tested |= {pointer} if kind == "test" else set()
 
 
 def _stale(

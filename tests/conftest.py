@@ -11,6 +11,9 @@ from typing import Any
 
 import pytest
 from hypothesis import settings
+from running import Done, Run
+
+from patcher.cli.run import run as run_cli
 
 #: Files by name: bytes are written as they are, anything else as JSON.
 Files = Mapping[str, Any]
@@ -95,3 +98,20 @@ def shared() -> Path:
     if not path.is_dir():
         pytest.skip(f"{path} is not there")
     return path
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Run:
+    """Run one command line; its history and cache are in the test's folder."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "xdg-state"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg-cache"))
+    for name in ("CKPT_PATCH_TARGET", "CKPT_PATCH_ENGINE", "FORCE_COLOR", "CLICOLOR_FORCE"):
+        monkeypatch.delenv(name, raising=False)
+
+    def call(*words: str) -> Done:
+        capsys.readouterr()
+        code = run_cli(list(words))
+        shown = capsys.readouterr()
+        return Done(code, shown.out, shown.err)
+
+    return call

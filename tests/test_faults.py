@@ -1,4 +1,4 @@
-"""A fault at every mutating call of apply and undo leaves a checkpoint that recovers."""
+"""A fault at every mutating call of every writing command leaves a checkpoint that recovers."""
 
 from __future__ import annotations
 
@@ -10,17 +10,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 from faults import harness
+from faults.operations import OPERATIONS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-#: Recorded numbers of mutating calls: fewer points would mean that the seam has been bypassed.
-FEWEST_POINTS = {
-    ("apply", False): 54,
-    ("apply", True): 54,
-    ("undo", False): 24,
-    ("undo", True): 18,
-}
 
 
 @pytest.fixture
@@ -34,19 +27,22 @@ def scratch() -> Iterator[Path]:
 
 #: Links differ from files in how a name is made anew; these faults cover all of that.
 ON_LINKS = ("kill", "ENOSPC from here on", "EIO once")
+LINKED = ("apply", "undo", "recover, half applied", "recover, half undone")
 
 
 @pytest.mark.parametrize(
-    ("fault", "linked"),
-    [*((fault, False) for fault in harness.FAULTS), *((fault, True) for fault in ON_LINKS)],
+    ("operation", "fault", "linked"),
+    [
+        *((operation, fault, False) for operation in OPERATIONS for fault in harness.FAULTS),
+        *((operation, fault, True) for operation in LINKED for fault in ON_LINKS),
+    ],
 )
-@pytest.mark.parametrize("operation", harness.OPERATIONS)
 def test_every_point(scratch: Path, operation: str, fault: str, *, linked: bool) -> None:
     chosen = harness.FAULTS[fault]
-    result = harness.campaign(scratch, harness.OPERATIONS[operation], chosen, linked=linked)
+    result = harness.campaign(scratch, OPERATIONS[operation], chosen, linked=linked)
     print(f"{operation}, {fault}, linked={linked}: {result.points} points, {dict(result.ends)}")  # noqa: T201 - shown by pytest -s
     if not chosen.calls:
-        assert result.points >= FEWEST_POINTS[operation, linked]
+        assert result.points >= OPERATIONS[operation].fewest[linked]
     if fault in {"short write", "renamed, but reported failed"}:
         assert {code for code, _ in result.ends} == {0}, "this must not even be noticed"
     if fault == "kill":

@@ -58,8 +58,8 @@ class Output:
         _write(f"Error: {plain(str(error))}\n", sys.stderr)
         if error.detail:
             _write(lines(error.detail), sys.stderr)
-        if error.hint:
-            _write(f"Hint: {plain(error.hint)}\n", sys.stderr)
+        for line in (error.hint or "").splitlines():
+            _write(f"Hint: {plain(line)}\n", sys.stderr)
         return error.exit_code
 
 

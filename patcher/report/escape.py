@@ -11,7 +11,7 @@ from typing import Any
 _UNSAFE = re.compile(
     "[\x00-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ud800-\udfff]"
 )
-_MARKDOWN = re.compile(r"([\\`*_{}\[\]<>()#+!|~&-])")
+_MARKDOWN = re.compile(r"([\\`*_\[\]<>|~&])")
 
 
 def plain(text: str) -> str:

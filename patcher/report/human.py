@@ -23,6 +23,8 @@ ATTENTION = {
     "attention-free": "attention-free",
     "unknown": "unknown attention",
 }
+#: How much of an engine's own error is shown without -v, in characters.
+DETAIL = 180
 _CODES = {"error": "31", "warning": "33", "ok": "32", "bold": "1", "dim": "2"}
 
 
@@ -56,18 +58,19 @@ def verdict(result: Verdict, style: Style, *, verbose: bool = False) -> Iterator
     """The whole answer of ``check``, line by line."""
     yield from columns((("Checkpoint", _checkpoint(result)), ("Target", target(result))))
     yield ""
-    if not result.findings:
-        yield f"{style('ok', 'ok')}  {_sentence(result)}"
-    for finding in result.findings:
-        yield from _finding(result, finding, style)
-    if result.findings and result.outcome == "compatible":
+    shown = [item for item in result.findings if verbose or item.severity != "info"]
+    for finding in shown:
+        yield from _finding(result, finding, style, verbose=verbose)
+    if result.outcome == "compatible":
         yield f"{style('ok', 'ok')}  {_sentence(result)}"
     if verbose or (result.outcome == "conflict" and result.judgement.backends):
         yield from _backends(result)
     yield from (f"note  {plain(note)}" for note in result.judgement.notes)
     yield from _cures(result, style)
     yield from _cost(result)
-    yield f"{_summary(result, style)} No weights were read or changed."
+    hidden = len(result.findings) - len(shown)
+    more = f" {hidden} more with -v." if hidden else ""
+    yield f"{_summary(result, style)} No weights were read or changed.{more}"
 
 
 def _checkpoint(result: Verdict) -> str:
@@ -81,10 +84,9 @@ def _checkpoint(result: Verdict) -> str:
         parts.append(f"{model.layers} layers{hybrid}")
     if model.dtype:
         parts.append(plain(model.dtype))
-    if result.judgement.evidence and result.judgement.evidence.tensors:
-        parts.append(
-            f"{result.judgement.evidence.shards} shards, {number(result.judgement.evidence.tensors)} tensors"
-        )
+    evidence = result.judgement.evidence
+    if evidence and evidence.tensors:
+        parts.append(f"{evidence.shards} shards, {number(evidence.tensors)} tensors")
     return f"{plain(os.path.basename(result.path))}  {', '.join(parts)}"
 
 
@@ -119,7 +121,7 @@ def _because(result: Verdict) -> str:
     return f"decided by {decided.file}:{plain(decided.pointer)}"
 
 
-def _finding(result: Verdict, finding: Finding, style: Style) -> Iterator[str]:
+def _finding(result: Verdict, finding: Finding, style: Style, *, verbose: bool) -> Iterator[str]:
     mark = style(finding.severity, MARKS[finding.severity])
     yield f"{mark} {finding.id}  {plain(finding.message)}"
     known = {(item.file, item.pointer): item for item in result.declarations}
@@ -133,7 +135,9 @@ def _finding(result: Verdict, finding: Finding, style: Style) -> Iterator[str]:
     if rows:
         yield from columns(rows, "   ")
     if finding.detail:
-        yield f"   You would see: {plain(finding.detail)}"
+        text = plain(finding.detail)
+        cut = len(text) > DETAIL and not verbose
+        yield f"   You would see: {text[:DETAIL] + '...' if cut else text}"
 
 
 def _role(result: Verdict, item: Declaration | None) -> str:
@@ -152,7 +156,7 @@ def _backends(result: Verdict) -> Iterator[str]:
     if not result.judgement.backends:
         return
     dtype = result.resolution.kv_cache_dtype if result.resolution else "auto"
-    yield f"   Attention backends in order of preference, for kv_cache_dtype {dtype}:"
+    yield f"   Attention backends, best first, for kv_cache_dtype {dtype}{_means(result)}:"
     yield from columns(
         (
             (item.name, "accepts" if item.accepts else "; ".join(map(plain, item.reasons)))
@@ -160,6 +164,14 @@ def _backends(result: Verdict) -> Iterator[str]:
         ),
         "     ",
     )
+
+
+def _means(result: Verdict) -> str:
+    """Why the flag's default does not help."""
+    from_files = result.resolution and not isinstance(result.resolution.decided_by, str)
+    if result.target.kv_cache_dtype == "auto" and from_files:
+        return " (--kv-cache-dtype auto means: ask the checkpoint)"
+    return ""
 
 
 def _cures(result: Verdict, style: Style) -> Iterator[str]:
@@ -171,10 +183,15 @@ def _cures(result: Verdict, style: Style) -> Iterator[str]:
         return
     yield style("bold", "Fix one of:")
     rows = (
-        (f"{index}.", cure_command(cure, result), plain(cure.effect))
+        (f"{index}.", cure_command(cure, result), _effect(cure))
         for index, cure in enumerate(result.cures, 1)
     )
     yield from columns(rows, "  ")
+
+
+def _effect(cure: Cure) -> str:
+    counted = f"{cure.edits} values change; " if cure.kind == "patch" else ""
+    return counted + plain(cure.effect)
 
 
 def cure_command(cure: Cure, result: Verdict) -> str:
@@ -206,10 +223,10 @@ def target_options(result: Verdict) -> str:
 
 
 def shell_path(path: str) -> str:
-    """The path as a shell takes it."""
+    """The path as a shell takes it, relative where it is below the current directory."""
     import shlex  # noqa: PLC0415 - lazy: only refusals and conflicts print commands
 
-    return plain(shlex.quote(path))
+    return plain(shlex.quote(path.removeprefix(os.path.join(os.getcwd(), ""))))
 
 
 def _cost(result: Verdict) -> Iterator[str]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -63,7 +64,11 @@ BROKEN: dict[str, tuple[Break, str, str]] = {
     "a FIFO": (make_fifo, "config.json", "FIFO"),
     "a dangling link": (make_dangling, "../../blobs/gone", "config.json"),
     "UTF-16": (replace("config.json", "{}".encode("utf-16")), "config.json", "UTF-8"),
-    "not JSON": (replace("config.json", b"model_type: llama"), "config.json at byte 0", "JSON"),
+    "not JSON": (
+        replace("config.json", b"model_type: llama"),
+        "config.json at byte 0",
+        "json.tool",
+    ),
     "a list": (replace("config.json", b"[]"), "config.json", "object"),
     "too deep": (replace("config.json", b"[" * 5000 + b"]" * 5000), "config.json at byte", "200"),
 }
@@ -157,10 +162,19 @@ def lock_file(root: Path) -> None:
     (root / "config.json").chmod(0o444)
 
 
+@pytest.fixture
+def reachable() -> Iterator[Path]:
+    """A folder that every user can reach; those of pytest are private."""
+    with tempfile.TemporaryDirectory() as name:
+        Path(name).chmod(0o755)
+        yield Path(name)
+
+
 @pytest.mark.parametrize("lock", [lock_directory, lock_file])
 def test_apply_refuses_what_it_cannot_write_and_check_still_works(
-    lock: Break, broken: Path, run: Run
+    lock: Break, reachable: Path, run: Run
 ) -> None:
+    broken = Path(shutil.copytree(FIXTURE, reachable / "Kimi"))
     for path in (broken, *broken.iterdir()):
         if os.geteuid() == 0:
             os.chown(path, 65534, 65534)

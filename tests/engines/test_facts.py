@@ -26,13 +26,13 @@ def known(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     [
         ("0.16.0", "0.16.0", None),
         ("0.16", "0.16.0", None),
-        ("0.16.0rc2.dev313", "0.16.0", "precedes 0.16.0"),
-        ("0.16.0+cu128", "0.16.0", "is a build of 0.16.0"),
-        ("0.16.0.post2", "0.16.0", "is a build of 0.16.0"),
+        ("0.16.0rc2.dev313", "0.16.0", "the release it precedes"),
+        ("0.16.0+cu128", "0.16.0", "the release it is built from"),
+        ("0.16.0.post2", "0.16.0", "the release it is built from"),
         ("0.18.1.post1", "0.18.1.post1", None),
-        ("0.17.0", "0.16.0", "not among the known ones"),
-        ("0.17.0rc1", "0.16.0", "not among the known ones"),
-        ("1.0", "0.18.1.post1", "newer than all known releases"),
+        ("0.17.0", "0.16.0", "the nearest older release"),
+        ("0.17.0rc1", "0.16.0", "the nearest older release"),
+        ("1.0", "0.18.1.post1", "the newest release with facts"),
     ],
 )
 def test_the_release_that_answers(version: str, release: str, words: str | None) -> None:

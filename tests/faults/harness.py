@@ -1,7 +1,7 @@
 """Fail the Nth mutating call, for N = 1, 2, 3 ... until a run meets no fault.
 
 Each run is a forked child, so that a kill is a kill. What must hold afterwards is one function,
-`assert_recoverable`, for every fault alike.
+`Operation.verify`, for every fault alike. The commands under test are in `operations`.
 """
 
 from __future__ import annotations
@@ -17,11 +17,15 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from faults import samples
 
-from patcher import fsio, transaction
+from patcher import fsio
 from patcher.errors import CkptPatchError
+
+if TYPE_CHECKING:
+    from faults.operations import Operation
 
 KILLED = 137
 
@@ -46,7 +50,8 @@ class Fault:
     dies: bool = False
 
 
-def _kill() -> Answer:
+def die() -> Answer:
+    """End at once, as by ``kill -9``."""
     os._exit(KILLED)
 
 
@@ -70,7 +75,7 @@ def _lie() -> Answer:
 
 
 FAULTS = {
-    "kill": Fault(_kill),
+    "kill": Fault(die),
     "torn write": Fault(lambda: 7, frozenset({"write"}), dies=True),
     "short write": Fault(lambda: 7, frozenset({"write"})),
     "ENOSPC once": Fault(_error(errno.ENOSPC)),
@@ -79,6 +84,7 @@ FAULTS = {
         frozenset({"open", "write", "mkdir", "symlink", "setxattr"}),
         persistent=True,
     ),
+    "EINTR once": Fault(_error(errno.EINTR)),
     "EIO once": Fault(_error(errno.EIO)),
     "EIO from here on": Fault(_error(errno.EIO), persistent=True),
     "done, but reported failed": Fault(_lie),
@@ -147,74 +153,41 @@ def _child(action: Action, root: Path, writer: int) -> int:
     except CkptPatchError as error:
         os.write(writer, error.slug.encode())
         return error.exit_code
+    except KeyboardInterrupt:
+        return 130  # as the command line does
     except BaseException:  # noqa: BLE001 - the parent shall see any other end as a failure
         traceback.print_exc()
         return 70
     return 0
 
 
-def assert_recoverable(root: Path, pristine: dict[str, tuple[object, ...]]) -> str:
-    """What must hold after any fault; returns whether the files are ``old`` or ``new``.
-
-    Recovering twice is the same as once, all files are old or all are new, no temporary stays, and
-    an undo gives the original bytes, modes, times and links.
-    """
-    transaction.recover(root)
-    once = samples.picture(root)
-    assert transaction.recover(root) == ()
-    assert samples.picture(root) == once
-    assert once.keys() == pristine.keys(), "a stray file, or one is gone"
-    contents = {name: (root / name).read_bytes() for name in samples.BEFORE}
-    outcome = {True: "old", False: "new"}[contents == samples.BEFORE]
-    assert contents in (samples.BEFORE, samples.AFTER), "neither all old nor all new"
-    assert transaction.status(root).state == {"old": "pristine", "new": "patched"}[outcome]
-    for name in samples.AFTER:
-        path = root / name
-        assert path.stat().st_mode & 0o7777 == 0o640
-        assert outcome == "old" or not path.is_symlink(), "written through a link"
-    transaction.undo(root)
-    assert samples.picture(root) == pristine
-    return outcome
-
-
-@dataclass(frozen=True)
-class Operation:
-    """A command under test: what runs before it, itself, and how each end must leave the files."""
-
-    before: Action
-    action: Action
-    done: str
-    untouched: str
-
-    def expected(self, ran: Run) -> set[str]:
-        """The outcomes that this end promises."""
-        promises = {
-            "": {0: {self.done}, KILLED: {"old", "new"}}.get(ran.code, set()),
-            "not-confirmed-durable": {self.done},
-            "write-failed": {self.untouched},
-            "interrupted": {self.untouched},
-            "rollback-incomplete": {"old", "new"},
-        }
-        return promises[ran.slug]
-
-
-def apply(root: Path) -> object:
-    """Apply the sample's change."""
-    return transaction.apply(root, samples.change(), attachments={"report.md": b"# report\n"})
-
-
-OPERATIONS = {
-    "apply": Operation(lambda _root: None, apply, done="new", untouched="old"),
-    "undo": Operation(apply, transaction.undo, done="old", untouched="new"),
+#: What each end of a command promises: ``old``, as if it had not run, or ``new``, as if it had.
+PROMISES: dict[tuple[int, str], set[str]] = {
+    (0, ""): {"new"},
+    (KILLED, ""): {"old", "new"},
+    (5, "not-confirmed-durable"): {"new"},
+    (5, "write-failed"): {"old"},
+    (6, "rollback-incomplete"): {"old", "new"},
+    (130, "interrupted"): {"old"},
+    (143, "interrupted"): {"old"},
 }
 
 
 @dataclass
 class Campaign:
-    """All runs of one fault against one operation."""
+    """All runs of one fault against one operation: its points, and exit codes with outcomes."""
 
     points: int = 0
     ends: Counter[tuple[int, str]] = field(default_factory=Counter)
+
+    @property
+    def outcomes(self) -> Counter[str]:
+        """How often the checkpoint was left ``old`` and ``new`` by runs that met the fault."""
+        counts: Counter[str] = Counter()
+        for (_, outcome), number in self.ends.items():
+            counts[outcome] += number
+        counts["new"] -= 1  # the last run, which met none
+        return counts
 
 
 def campaign(scratch: Path, operation: Operation, fault: Fault, *, linked: bool) -> Campaign:
@@ -228,11 +201,12 @@ def campaign(scratch: Path, operation: Operation, fault: Fault, *, linked: bool)
         case = scratch / "case"
         shutil.copytree(template, case, symlinks=True)
         ran = run(operation.action, case / "snapshot", fault, result.points + 1)
-        outcome = assert_recoverable(case / "snapshot", pristine)
-        assert outcome in operation.expected(ran), (result.points + 1, ran, outcome)
+        outcome = operation.verify(case / "snapshot", pristine)
+        promised = PROMISES.get((ran.code, ran.slug), set()) | operation.also.get(ran.code, set())
+        assert outcome in promised, (result.points + 1, ran, outcome)
         shutil.rmtree(case)
         result.ends[ran.code, outcome] += 1
         if not ran.fired:
-            assert (ran.code, outcome) == (0, operation.done)
+            assert (ran.code, outcome) == (0, "new")
             return result
         result.points += 1

@@ -36,6 +36,7 @@ from patcher.transaction import record
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from random import Random
 
 #: What no output may hold raw: controls but for line ends and tabs, and bidirectional overrides.
 _RAW = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
@@ -347,6 +348,19 @@ def _edited(seed: bytes, edits: list[tuple[int, int, bytes]]) -> bytes:
         start = place % (len(data) + 1)
         data[start : start + cut] = junk
     return bytes(data)
+
+
+def scrambled(target: str, random: Random) -> bytes:
+    """As `inputs`, without Hypothesis: ten times as fast, and nothing is made smaller."""
+    edits = [
+        (
+            random.randrange(10**6),
+            random.randrange(13),
+            random.choice(TOKENS) if random.random() < 0.6 else random.randbytes(2),
+        )
+        for _ in range(random.randint(1, 3))
+    ]
+    return _edited(random.choice(SEEDS[target]), edits)
 
 
 def inputs(target: str) -> st.SearchStrategy[bytes]:

@@ -99,3 +99,14 @@ def picture(root: Path) -> dict[str, tuple[object, ...]]:
                 own.st_mtime_ns,
             )
     return found
+
+
+def edited(contents: dict[str, bytes]) -> dict[str, bytes]:
+    """The same files after a person has changed something that the patch does not touch."""
+    return contents | {"config.json": contents["config.json"].replace(b"kimi_k2", b"kimi_k3")}
+
+
+def edit(root: Path) -> None:
+    """Change the file as an editor does that saves in place."""
+    path = root / "config.json"
+    path.write_bytes(path.read_bytes().replace(b"kimi_k2", b"kimi_k3"))

@@ -193,7 +193,7 @@ def explore(
             continue
         noted: Tests = {}
         tree = explore(ask, domains, {**known, name: value}, {**tests, name: noted})
-        for alike in _alike(value, domains[name], noted):
+        for alike in _alike(value, [v for v in domains[name] if v not in answers], noted):
             answers[alike] = tree
     return _merge(name, [(value, answers[value]) for value in domains[name]])
 

@@ -26,6 +26,15 @@ _QUANT_CONFIG = "sglang.srt.model_loader.weight_utils:get_quant_config"
 _ATTENTION = "sglang.srt.layers.radix_attention:RadixAttention"
 _POOL = "sglang.srt.mem_cache.kv_cache_dtype:configure_kv_cache_dtype"
 _RUNNER = "sglang.srt.model_executor.model_runner:ModelRunner"
+FEATURES = ("kv_flag", "algo", "gpu")
+PROVENANCE = (
+    f"{_MODEL_CONFIG}._verify_quantization",
+    _QUANT_CONFIG,
+    "sglang.srt.layers.quantization.modelopt_quant:ModelOptFp4Config.from_config",
+    "sglang.srt.layers.quantization.modelopt_quant:ModelOptFp8Config.from_config",
+    "sglang.srt.layers.quantization.modelopt_quant:ModelOptMixedPrecisionConfig.from_config",
+)
+POOL = (_POOL, f"{_RUNNER}.configure_kv_cache_dtype")
 _VENDORS = {"cuda": "sm120", "hip": "gfx942"}
 
 
@@ -115,7 +124,7 @@ def pools(source: Source, flags: list[str]) -> Iterator[tuple[dict[str, str], di
                 dtype = {"dtype": repr(pool(stage, flag, algo)).removeprefix("torch.")}
             except Exception as error:  # noqa: BLE001 - whatever the release raises is its answer
                 dtype = {"err": type(error).__name__, "msg": str(error).replace(flag, "{kv_flag}")}
-            yield {"kv_flag": flag, "algo": name, "gpu": card.name}, dtype
+            yield dict(zip(FEATURES, (flag, name, card.name), strict=True)), dtype
 
 
 def pool(stage: Stage, flag: str, algo: str | None) -> Any:

@@ -117,7 +117,16 @@ FAMILIES: dict[str, dict[str, tuple[str, ...]]] = {
     "hf_quant_config": {
         "place": ("hf-nested",),
         "method": ("modelopt", "-", "other"),
-        "algo": (*_ALGOS, "MIXED_PRECISION"),
+        "algo": _ALGOS,
+        "kv_algo": tuple(_KV_ALGO),
+        "scheme": ("-", "null", "float8"),
+        "vendor": _BOTH,
+        "quantization_flag": ("-", "modelopt_fp4"),
+    },
+    "hf_quant_config mixed": {
+        "place": ("hf-nested",),
+        "method": ("modelopt", "-", "other"),
+        "algo": ("MIXED_PRECISION",),
         "layers": tuple(_LAYERS),
         "nemotron": ("no", "yes"),
         "kv_algo": tuple(_KV_ALGO),

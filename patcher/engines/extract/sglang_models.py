@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import os
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from patcher.engines.extract.source import DirectorySource, WheelSource
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from patcher.engines.extract.source import Source
 
 _DENSE: dict[str, Any] = {
     "architectures": ["LlamaForCausalLM"],
@@ -89,3 +97,56 @@ def write(folder: str, files: dict[str, Any]) -> str:
         with open(os.path.join(folder, name), "w", encoding="utf-8") as file:
             json.dump(value, file)
     return folder
+
+
+def deaf(source: Source) -> list[str]:
+    """Architectures whose class never sets ``self.quant_config``, in no base class either.
+
+    SGLang asks the outermost model object for it, so these ignore what a checkpoint says about its
+    KV cache. Read from the syntax tree; a class with a base outside ``sglang.srt.models`` that is
+    not ``nn.Module`` counts as hearing.
+    """
+    classes: dict[str, tuple[set[str], bool]] = {}
+    entries: set[str] = set()
+    for path in files(source, "sglang/srt/models/"):
+        tree = ast.parse(source.read(path).lstrip("\ufeff"))
+        for node in tree.body:
+            if isinstance(node, ast.ClassDef):
+                bases = {ast.unparse(base).rpartition(".")[2] for base in node.bases}
+                classes[node.name] = bases - {"Module", "ABC"}, _sets_quant_config(node)
+        entries.update(_entry_classes(tree))
+    return sorted(name for name in entries if not _hears(name, classes, set()))
+
+
+def files(source: Source, folder: str) -> list[str]:
+    """The Python files below ``folder`` (which ends in ``/``), sorted."""
+    if isinstance(source, WheelSource):
+        names = [name for name in source.names if name.startswith(folder)]
+    elif isinstance(source, DirectorySource):
+        names = [
+            os.path.relpath(os.path.join(where, name), source.root)
+            for where, _, found in os.walk(os.path.join(source.root, folder))
+            for name in found
+        ]
+    return sorted(name for name in names if name.endswith(".py"))
+
+
+def _sets_quant_config(node: ast.ClassDef) -> bool:
+    targets = (n for n in ast.walk(node) if isinstance(n, ast.Attribute))
+    return any(
+        n.attr == "quant_config" and isinstance(n.ctx, ast.Store) and ast.unparse(n.value) == "self"
+        for n in targets
+    )
+
+
+def _entry_classes(tree: ast.Module) -> Iterator[str]:
+    for node in tree.body:
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "EntryClass":
+            yield from (n.id for n in ast.walk(node.value) if isinstance(n, ast.Name))
+
+
+def _hears(name: str, classes: dict[str, tuple[set[str], bool]], seen: set[str]) -> bool:
+    if name not in classes or name in seen:
+        return name not in classes
+    bases, sets = classes[name]
+    return sets or any(_hears(base, classes, seen | {name}) for base in bases)

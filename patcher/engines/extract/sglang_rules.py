@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    Row = tuple[dict[str, str], dict[str, Any]]
+    Row = tuple[dict[str, str], Any]
 
 #: How many outcomes, the most frequent first, are tried for the next rule.
 _CANDIDATES = 6

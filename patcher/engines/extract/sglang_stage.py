@@ -43,6 +43,7 @@ _WHOLE = (
     "sglang.srt.arg_groups.model_overrides",
     "sglang.srt.arg_groups.overrides",
     "sglang.srt.environ",
+    "sglang.srt.layers.attention.attention_registry",
     "sglang.srt.server_args",
 )
 #: Directories of the package that have no ``__init__.py``.
@@ -163,6 +164,7 @@ class Stage(Slicer):
         super().__init__(source, "sglang", third_party(), indexes=indexes)
         self.answers.update({**_torch(card), **_installed(), **_environment()})
         self.answers["model dtype"] = Atom("model")
+        self.answers.update({"os": os, "os.path": os.path})  # checkpoints are real directories
         self.answers["torch"] = _Torch("torch", self.answers)
         logging.getLogger("sglang").setLevel(logging.CRITICAL + 1)
         for name in ("info_once", "warning_once"):  # SGLang adds these to every logger

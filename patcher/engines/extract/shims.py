@@ -8,6 +8,8 @@ are fond of ``except Exception: return False``.
 
 from __future__ import annotations
 
+import os
+import types
 import typing
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -134,6 +136,19 @@ class _TypingExtensions:
         missing = object()
         value = getattr(typing, key, missing)
         return Shim(f"typing_extensions.{key}", {}) if value is missing else value
+
+
+def release_os(exists: Callable[[str], bool]) -> dict[str, Any]:
+    """``os`` and ``os.path`` with the files of the release and an empty environment.
+
+    What the engine decides by files or environment variables of this machine is not a fact.
+    """
+    path = types.SimpleNamespace(
+        **{**vars(os.path), "exists": exists, "isfile": exists, "islink": lambda _: False}
+    )
+    environment: dict[str, str] = {}
+    changed = {"path": path, "environ": environment, "getenv": environment.get}
+    return {"os": types.SimpleNamespace(**{**vars(os), **changed}), "os.path": path}
 
 
 TORCH_DTYPES = ("float32", "float16", "bfloat16", "float64", "uint8", "int8", "int16", "int32")

@@ -33,7 +33,7 @@ import types
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from patcher.engines.extract.index import Index, class_scope_names
-from patcher.engines.extract.shims import ABSENT, Shim
+from patcher.engines.extract.shims import ABSENT, Shim, release_os
 from patcher.errors import UnreadableError
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ class Slicer:
     ) -> None:
         self.source = source
         self.package = package
-        self.answers: MutableMapping[str, Any] = dict(answers)
+        self.answers: MutableMapping[str, Any] = {**release_os(source.exists), **answers}
         self.answers.setdefault("importlib.import_module", self._import_module)
         self.answers.setdefault("importlib.util.find_spec", self._find_spec)
         self.touched: dict[str, None] = {}

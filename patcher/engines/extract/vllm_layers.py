@@ -56,8 +56,6 @@ def forced(release: Release) -> Tree:
 
     def ask(stage: Stage) -> Tree:
         stage.config = stage.new_config()
-        stage.config.model_config.use_mla = stage.inputs.known_value("use_mla")
-        stage.config.model_config.is_mm_prefix_lm = False
         # Release 0.12 assigns to the module of environment variables.
         environment = vars(stage.slicer.module("vllm.envs"))
         environment.pop("VLLM_ATTENTION_BACKEND", None)
@@ -103,10 +101,14 @@ def _hook(release: Release, architecture: str) -> Tree:
         cache.cache_dtype = stage.inputs.known_value("kv_cache_dtype")
         stage.config.parallel_config.set_dcp_defaults = lambda **_: None
         stage.slicer.get(_HOOKS)[architecture].verify_and_update_config(stage.config)
-        dtype: str = cache.cache_dtype
-        return dtype
+        return _or_same(cache.cache_dtype, stage)
 
     return release.explore(ask, **{"has index_topk": (True,)})
+
+
+def _or_same(dtype: str, stage: Stage) -> str:
+    """``{kv_cache_dtype}`` where it was not changed, which is nearly always."""
+    return "{kv_cache_dtype}" if dtype == stage.inputs.known_value("kv_cache_dtype") else dtype
 
 
 def stored_dtype(release: Release, backends: Sequence[str]) -> Tree:
@@ -114,7 +116,8 @@ def stored_dtype(release: Release, backends: Sequence[str]) -> Tree:
 
     def ask(stage: Stage) -> Tree:
         backend = stage.backend(stage.inputs.known_value("backend"))
-        return _dtype_handed_over(stage, backend, stage.inputs.known_value("kv_cache_dtype"))
+        dtype = stage.inputs.known_value("kv_cache_dtype")
+        return _or_same(_dtype_handed_over(stage, backend, dtype), stage)
 
     return release.explore(ask, backend=backends)
 

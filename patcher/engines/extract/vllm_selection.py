@@ -8,7 +8,6 @@ is stored as facts/vllm/<release>.selection.json; engines/vllm/selection.py read
 from __future__ import annotations
 
 import inspect
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from patcher.engines.extract.shims import ShimJudgedError
@@ -78,8 +77,12 @@ def _domains(release: Release) -> dict[str, Any]:
         "capability": list(release.domains["capability"]),
         "kv_cache_dtype": list(release.kv_cache_dtypes),
         "dtype": list(release.domains["dtype"]),
-        **{name: [release.domains[name][0], release.domains[name][-1]] for name in ranges},
+        **{name: _range(release.domains[name]) for name in ranges},
     }
+
+
+def _range(values: Any) -> dict[str, int]:
+    return {"from": values[0], "to": values[-1], "step": values.step}
 
 
 def _at(release: Release, name: str) -> str:
@@ -116,7 +119,10 @@ def _backend(release: Release, name: str, rows: list[list[str | None]]) -> dict[
     backend = release.stage.backend(name)
     answers: dict[str, Any] = {"class": backend.__name__}
     for predicate in dict.fromkeys(str(row[0]) for row in rows):
-        tree = _asked(f"{name}.{predicate}", partial(_predicate, release, name, predicate))
+        try:
+            tree = _predicate(release, name, predicate)
+        except ShimJudgedError as error:
+            tree = ["unknown", str(error)]
         code = getattr(backend, predicate).__func__.__code__
         answers[predicate] = [f"{code.co_filename}:{code.co_firstlineno}", tree]
     return answers

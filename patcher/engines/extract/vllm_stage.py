@@ -36,7 +36,8 @@ TEXT_CONFIG = {
     "qk_nope_head_dim": range(513),
     "qk_rope_head_dim": range(513),
     "v_head_dim": range(513),
-    "index_topk": range(8193),
+    "index_topk": range(0, 8193, 64),
+    "attn_logit_softcapping": range(1001),
 }
 #: What the facts take for granted; part of every facts file.
 ASSUMPTIONS = (
@@ -52,16 +53,25 @@ class Settings(types.SimpleNamespace):
     """A configuration object: what is not set here has the default of the release's own class.
 
     Where there is none, the value is unknown, not false: deciding anything by it ends the run.
+    ``inputs`` are attributes that are looked up when they are read.
     """
 
-    def __init__(self, defaults: type = object, **values: Any) -> None:
+    def __init__(
+        self,
+        defaults: type = object,
+        inputs: Mapping[str, Callable[[], Any]] = types.MappingProxyType({}),
+        **values: Any,
+    ) -> None:
         super().__init__(**values)
         vars(self)["_defaults"] = defaults
+        vars(self)["_inputs"] = inputs
 
     def __getattr__(self, key: str) -> Any:
         """The default if it is plain data (not a property or method), or an unknown value."""
         if key.startswith("__"):
             raise AttributeError(key)
+        if key in vars(self)["_inputs"]:
+            return vars(self)["_inputs"][key]()
         value = getattr(vars(self)["_defaults"], key, self)
         plain = value is None or type(value) in {bool, int, float, str, list, dict}
         return value if plain else Shim(f"configuration.{key}", {})
@@ -236,6 +246,7 @@ class Stage:
             "torch.get_default_dtype": self.dtype,
             "vllm.logger.init_logger": lambda _: Quiet(),
             "vllm.triton_utils.HAS_TRITON": True,
+            "vllm.v1.worker.workspace.current_workspace_manager": lambda: Shim("workspace", {}),
             "vllm.attention.selector.get_attn_backend": lambda *_, **__: self.selected,
             "vllm.v1.attention.selector.get_attn_backend": lambda *_, **__: self.selected,
             "vllm.config.get_current_vllm_config": lambda: self.config,
@@ -274,23 +285,34 @@ class Stage:
     def new_config(self) -> Settings:
         """The configuration of a default launch."""
         text = TextConfig(self)
+        inputs = self.input
+        model = Settings(
+            self._defaults("vllm.config.model:ModelConfig"),
+            {"use_mla": inputs("use_mla"), "is_mm_prefix_lm": inputs("use_mm_prefix"), "dtype": self.dtype},
+            hf_config=text,
+            hf_text_config=text,
+            get_num_attention_heads=lambda *_: self.inputs["num_heads"],
+            get_head_size=lambda: self.inputs["head_size"],
+            rswa_window=None,
+            is_diffusion=False,
+        )
         return Settings(
-            model_config=Settings(
-                self._defaults("vllm.config.model:ModelConfig"),
-                hf_config=text,
-                hf_text_config=text,
-                get_num_attention_heads=lambda *_: self.inputs["num_heads"],
-                rswa_window=None,
-            ),
+            model_config=model,
             attention_config=Settings(
                 self._defaults("vllm.config.attention:AttentionConfig"), backend=None
             ),
             cache_config=Settings(
                 self._defaults("vllm.config.cache:CacheConfig"),
+                {"cache_dtype": inputs("kv_cache_dtype")},
                 block_size=None,
                 user_specified_block_size=False,
             ),
             parallel_config=Settings(self._defaults("vllm.config.parallel:ParallelConfig")),
+            scheduler_config=Settings(is_multimodal_model=False),
             speculative_config=None,
             kv_transfer_config=None,
         )
+
+    def input(self, name: str) -> Callable[[], Any]:
+        """A reader of one input of the run that is under way."""
+        return lambda: self.inputs[name]

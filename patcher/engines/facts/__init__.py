@@ -1,86 +1,89 @@
-"""Facts about engine releases: data made by running each release's own code.
+"""Facts about engine releases: data made by running each release's own code (see extract/).
 
 One folder for each engine, one JSON file for each release and part of the engine:
-``vllm/0.16.0.resolution.json``. A release counts as known when it has every part.
+``vllm/0.16.0.selection.json``. A release counts as known when it has every part.
 """
 
 from __future__ import annotations
 
-import functools
+import json
 import os
 import re
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from patcher.errors import UnreadableError
+from patcher.errors import UnreadableError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from packaging.version import Version
+_HERE = os.path.dirname(__file__)
+_FILE = re.compile(r"[0-9][0-9a-z.]*\.[a-z]+\.json")
 
-_FOLDER = os.path.dirname(__file__)
+
 _FILE = re.compile(r"(?P<release>[0-9][0-9a-z.]*?)\.(?P<part>[a-z]+)\.json")
 
 
-@functools.cache
+@cache
 def releases(engine: str) -> tuple[str, ...]:
-    """The releases with facts, oldest first; empty where there are none."""
-    folder = os.path.join(_FOLDER, engine)
+    """The releases of ``engine`` with facts, oldest first; empty where there are none."""
+    folder = os.path.join(_HERE, engine)
     names = os.listdir(folder) if os.path.isdir(folder) else []
-    found = [match for match in map(_FILE.fullmatch, names) if match]
-    parts = {match["part"] for match in found}
-    has = {(match["release"], match["part"]) for match in found}
-    known = {release for release, _ in has if all((release, part) in has for part in parts)}
-    return tuple(sorted(known, key=_number))
+    found = {match.group("release", "part") for name in names if (match := _FILE.fullmatch(name))}
+    parts = {part for _, part in found}
+    complete = {name for name, _ in found if all((name, part) in found for part in parts)}
+    return tuple(sorted(complete, key=_number))
 
 
 def _number(release: str) -> tuple[int, ...]:
-    """Facts are of final and post releases only, so numbers alone give their order."""
+    """Facts are of final and post releases only, so the numbers alone give their order."""
     return tuple(int(digits) for digits in re.findall(r"[0-9]+", release))
 
 
-@functools.cache
-def load(engine: str, release: str, part: str) -> Mapping[str, Any]:
-    """One part of the facts about one release in ``releases(engine)``."""
-    import json  # noqa: PLC0415 - not needed for --help
-
-    path = os.path.join(_FOLDER, engine, f"{release}.{part}.json")
-    with open(path, encoding="utf-8") as file:
-        facts: Mapping[str, Any] = json.load(file)
-    return facts
-
-
 def nearest(engine: str, version: str) -> tuple[str, str | None]:
-    """The release whose facts answer for ``version``, and a sentence when it is another one.
+    """The release whose facts stand for ``version``, and a sentence unless it is that one.
 
-    A pre-release, a nightly or a local build is judged by the release that it precedes or was made
-    from; a release without facts by the last one before it.
+    A pre-release stands for the release that it precedes, a post-release or a local build for the
+    release that it repeats; otherwise the nearest older release counts.
 
     Raises:
-        UnreadableError: the version is older than all facts, or there are none.
+        UsageError: ``version`` is not a version.
+        UnreadableError: ``version`` is older than all facts, or there are none.
     """
-    from packaging.version import Version  # noqa: PLC0415 - lazy: 12 ms
+    from packaging.version import InvalidVersion, Version  # noqa: PLC0415 - start-up time
 
+    try:
+        wanted = Version(version)
+    except InvalidVersion as error:
+        raise UsageError(f"{version!r} is not a version of {engine}") from error
     known = {Version(release): release for release in releases(engine)}
-    asked = Version(version)
-    if asked in known:
-        return known[asked], None
-    base = Version(asked.base_version)
+    base = Version(wanted.base_version)
+    if wanted in known:
+        return known[wanted], None
     if base in known:
-        return known[base], _stand_in(asked, base)
-    older = [candidate for candidate in known if candidate < asked]
+        relation = "the release it precedes" if wanted < base else "the release it is built from"
+        return known[base], f"{engine} {version} is judged as {known[base]}, {relation}"
+    older = [release for release in known if release < base]
     if not older:
-        raise UnreadableError(
-            f"there are no facts about {engine} {version} or any older release",
-            hint="ckpt-patch engines lists the known releases",
-        )
-    newest = max(older)
-    gap = "newer than all known releases" if newest == max(known) else "not among the known ones"
-    note = f"{engine} {version} is {gap}; answered by the facts of {newest}, which may differ"
-    return known[newest], note
+        first = f"the oldest is {next(iter(known.values()))}" if known else "there are none"
+        raise UnreadableError(f"there are no facts about {engine} {version}; {first}")
+    newest = len(older) == len(known)
+    why = "the newest release with facts" if newest else "the nearest older release with facts"
+    release = known[max(older)]
+    return release, f"{engine} {version} is judged as {release}, {why}"
 
 
-def _stand_in(asked: Version, base: Version) -> str:
-    if asked.is_prerelease:
-        return f"{asked} precedes {base}; answered by the facts of {base}"
-    return f"{asked} is a build of {base}; answered by the facts of {base}"
+@cache
+def load(engine: str, release: str, part: str) -> Mapping[str, Any]:
+    """One facts file.
+
+    Raises:
+        UnreadableError: there is no such file.
+    """
+    path = os.path.join(_HERE, engine, f"{release}.{part}.json")
+    try:
+        with open(path, encoding="utf-8") as file:
+            facts: Mapping[str, Any] = json.load(file)
+    except FileNotFoundError as error:
+        raise UnreadableError(f"there are no {part} facts about {engine} {release}") from error
+    return facts

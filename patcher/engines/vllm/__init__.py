@@ -1,1 +1,120 @@
-"""vLLM: what one of its releases does with a checkpoint's KV-cache statements."""
+"""vLLM: what a release makes of a checkpoint, from its files to the backend that runs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from patcher.engines import facts
+from patcher.engines.base import Answer, Place, Resolution
+from patcher.engines.vllm.resolution import resolve, uses_mla
+from patcher.engines.vllm.selection import select
+
+if TYPE_CHECKING:
+    from patcher.engines.base import Documents, Launch, Refusal
+    from patcher.engines.vllm.resolution import Resolved
+    from patcher.engines.vllm.selection import Selection
+    from patcher.metadata.model import Model
+
+#: What vLLM's attention backends look up in the language model's config.
+DIMENSIONS = ("kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim", "index_topk")
+#: The order of sparse MLA backends depends on the query heads of one GPU; those models are served
+#: on eight.
+TENSOR_PARALLEL = 8
+
+
+def flag_values(release: str) -> tuple[str, ...]:
+    """The choices of ``--kv-cache-dtype``."""
+    values: list[str] = facts.load("vllm", release, "resolution")["cache_dtypes"]["values"]
+    return tuple(values)
+
+
+def answer(release: str, documents: Documents, model: Model, launch: Launch) -> Answer:
+    """What ``vllm serve`` of this release does: one GPU, default environment, no speculation."""
+    rules = facts.load("vllm", release, "resolution")
+    use_mla = uses_mla(rules, model)
+    resolved = resolve(
+        rules,
+        documents,
+        model,
+        kv_cache_dtype=launch.kv_cache_dtype,
+        capability=launch.capability,
+        use_mla=use_mla,
+    )
+    early = Answer(resolved.layer, refusals=resolved.refusals[:1], notices=resolved.notices)
+    if early.refusals:
+        return replace(early, resolution=resolved.resolution)
+    if reason := _not_covered(model, launch, use_mla=use_mla):
+        return replace(early, unknown=f"vLLM {release}: {reason}")
+    selection = _select(release, model, launch, resolved, use_mla=use_mla)
+    if selection.unknown:
+        return replace(early, unknown=f"vLLM {release}: {selection.unknown}")
+    refusals = _refusals(resolved, selection)
+    return replace(
+        early,
+        resolution=_final(resolved, selection),
+        backends=selection.backends,
+        selected=None if refusals else selection.selected,
+        refusals=refusals,
+    )
+
+
+def _not_covered(model: Model, launch: Launch, *, use_mla: bool) -> str | None:
+    """Why the facts have no answer, if they have none."""
+    if launch.capability is None:
+        return f"{launch.gpu} is not covered: the facts are about NVIDIA GPUs"
+    if model.attention == "attention-free":
+        return "the model has no attention, so no attention backend is selected"
+    if model.attention == "unknown" or None in {model.head_size, model.attention_heads}:
+        return "config.json does not tell this model's attention"
+    if model.attention in {"mla", "sparse-mla"} and not use_mla:
+        return f"{model.text_model_type} is not among the MLA models of this release"
+    return None
+
+
+def _select(
+    release: str, model: Model, launch: Launch, resolved: Resolved, *, use_mla: bool
+) -> Selection:
+    assert resolved.layer is not None
+    assert launch.capability is not None
+    assert model.head_size is not None
+    values = {name: getattr(model, name) for name in DIMENSIONS}
+    return select(
+        facts.load("vllm", release, "selection"),
+        capability=launch.capability,
+        head_size=model.head_size,
+        model_dtype=model.dtype or "bfloat16",
+        kv_cache_dtype=resolved.layer.kv_cache_dtype,
+        use_mla=use_mla,
+        use_sparse=model.attention == "sparse-mla",
+        has_sink=model.sinks,
+        has_sliding_window=model.sliding_window is not None,
+        per_head_scales=resolved.per_head_scales,
+        num_heads_per_rank=max(1, (model.attention_heads or 0) // TENSOR_PARALLEL),
+        text_config={name: value for name, value in values.items() if value is not None},
+        architecture=model.architectures[0] if model.architectures else None,
+        attention_backend=launch.attention_backend,
+        gpu=launch.gpu,
+    )
+
+
+def _refusals(resolved: Resolved, selection: Selection) -> tuple[Refusal, ...]:
+    """The first error that the user would see, with the statement that led to it."""
+    place = _decided_by(resolved)
+    if selection.refusals:
+        return (replace(selection.refusals[0], place=place),)
+    per_head = resolved.backend_refusals.get(selection.selected or "")
+    return (per_head,) if per_head else resolved.late_refusals[:1]
+
+
+def _decided_by(resolved: Resolved) -> Place | None:
+    decided = resolved.layer.decided_by if resolved.layer else None
+    return decided if isinstance(decided, Place) else None
+
+
+def _final(resolved: Resolved, selection: Selection) -> Resolution | None:
+    """The dtype that the cache holds; a model's hook or the layer may have changed it."""
+    layer = resolved.layer
+    if layer is None or selection.kv_cache_dtype == layer.kv_cache_dtype:
+        return layer
+    return Resolution(selection.kv_cache_dtype, "model hook", layer.read)

@@ -1,0 +1,77 @@
+"""The architectures that SGLang's ServerArgs treats differently from their attention kind."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from typing import TYPE_CHECKING, Any
+
+from patcher.engines.extract.sglang_launch import TWINS, outcome
+from patcher.engines.extract.sglang_models import MODELS, files, write
+from patcher.engines.extract.sglang_stage import CARDS, Stage
+
+if TYPE_CHECKING:
+    from patcher.engines.extract.source import Source
+
+_PLACES = ("sglang/srt/server_args.py", "sglang/srt/configs/model_config.py")
+_NAME = re.compile(r'"([A-Z]\w+(?:ForCausalLM|ForConditionalGeneration|LMHeadModel))"')
+#: Which names can have sparse attention; all of them are asked as ``mla`` and ``mha``.
+_SPARSE = re.compile("V32|Dsa")
+_DEFAULT: dict[str, str | None] = {"kv_cache_dtype": "auto"}
+_KEPT = ("attention_backend", "kv_cache_dtype", "page_size", "err", "msg", "unknown")
+
+Outcome = dict[str, Any]
+
+
+def groups(source: Source, folder: str) -> list[dict[str, Any]]:
+    """``model`` (a kind), ``names``, and ``gpus`` with what a launch without flags resolves there.
+
+    Each architecture gets the fields of its kind and no others; where its code misses one, the
+    outcome is ``unknown``. Architectures that behave like their kind are left out; a GPU that has a
+    twin is taken to behave like it.
+    """
+    found: dict[tuple[str, str], dict[str, Outcome]] = {}
+    usual: dict[str, dict[str, Outcome]] = {}
+    names = sorted(_names(source))
+    for card in CARDS:
+        if card.name in TWINS:
+            continue
+        stage = Stage(source, card)
+        gpus = ",".join([card.name, *(a for a, b in TWINS.items() if b == card.name)])
+        for kind in ("mla", "mha", "dsa"):
+            first = MODELS[kind]["architectures"][0]
+            usual.setdefault(kind, {})[gpus] = _ask(stage, folder, kind, first)
+            for name in names:
+                if kind != "dsa" or _SPARSE.search(name):
+                    results = found.setdefault((kind, name), {})
+                    results[gpus] = _ask(stage, folder, kind, name)
+    return _grouped({key: r for key, r in found.items() if r != usual[key[0]]})
+
+
+def _names(source: Source) -> set[str]:
+    places = [*_PLACES, *files(source, "sglang/srt/arg_groups/")]
+    return {name for path in places for name in _NAME.findall(source.read(path))}
+
+
+def _ask(stage: Stage, folder: str, kind: str, architecture: str) -> Outcome:
+    config = {**MODELS[kind], "architectures": [architecture]}
+    path = write(os.path.join(folder, f"{kind}-{architecture}"), {"config.json": config})
+    result = outcome(stage, path, _DEFAULT)
+    if result.get("err") in {"AttributeError", "KeyError", "TypeError"}:
+        return {"unknown": f"needs more than the fields of {kind}"}
+    return {key: result[key] for key in _KEPT if key in result}
+
+
+def _grouped(found: dict[tuple[str, str], dict[str, Outcome]]) -> list[dict[str, Any]]:
+    same: dict[str, dict[str, Any]] = {}
+    for (kind, name), results in found.items():
+        gpus: dict[str, Outcome] = {}
+        for names, result in results.items():
+            equal = next((key for key, value in gpus.items() if value == result), None)
+            gpus[f"{equal},{names}" if equal else names] = result
+            if equal:
+                del gpus[equal]
+        group = same.setdefault(json.dumps([kind, gpus]), {"model": kind, "names": [], "gpus": gpus})
+        group["names"].append(name)
+    return list(same.values())
