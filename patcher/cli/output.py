@@ -94,4 +94,5 @@ def use_color(choice: str) -> bool:
 def _write(text: str, stream: Any) -> None:
     """Write whatever the stream's encoding makes of it; never fail on a character."""
     encoding = stream.encoding or "utf-8"
-    click.echo(text.encode(encoding, "backslashreplace").decode(encoding), file=stream, nl=False)
+    shown = text.encode(encoding, "backslashreplace").decode(encoding)
+    click.echo(shown, file=stream, nl=False, color=True)  # whether to colour was decided before

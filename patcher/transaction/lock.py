@@ -8,8 +8,10 @@ transaction's directory and the hashes of the files still stand.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import secrets
 import socket
 import stat
 import sys
@@ -33,6 +35,13 @@ if TYPE_CHECKING:
 
 _HOLDER = "holder"
 _POLL_SECONDS = 0.05
+
+#: Between taking the lock and leaving the note, and after removing it, nobody can be named; that
+#: is over in a moment.
+_UNNAMED_SECONDS = 0.2
+
+#: What file systems without hard links answer (FAT; some network file systems).
+_NO_LINKS = {errno.EPERM, errno.ENOSYS, errno.ENOTSUP, errno.EMLINK}
 
 #: A transaction takes well below a second. Whether a process of another machine still lives cannot
 #: be seen from here; after this time its note is taken for the rest of a crash.
@@ -84,10 +93,13 @@ def hold(where: Journal, interrupts: Interrupts, wait: float) -> Iterator[None]:
     try:
         while not (_take(lock) and _note(where)):
             interrupts.check()
-            if time.monotonic() >= deadline:
-                raise _busy(where)
-            time.sleep(_POLL_SECONDS)
+            found = holder(where)
+            late = time.monotonic() - deadline
+            if late >= (0 if found else _UNNAMED_SECONDS):
+                raise _busy(found)
+            time.sleep(_POLL_SECONDS if found else _POLL_SECONDS / 10)
         try:
+            _remove_leftovers(where)
             yield
         finally:
             with suppress(OSError):  # a note that stays is recognised as stale
@@ -96,15 +108,15 @@ def hold(where: Journal, interrupts: Interrupts, wait: float) -> Iterator[None]:
         lock.release()
 
 
-def holder(where: Journal) -> Holder | None:
+def holder(where: Journal, name: str = _HOLDER) -> Holder | None:
     """The other living process that is at work here, as far as can be seen; takes no lock.
 
     A note of this very process is what a failed removal left: its threads exclude each other by
     the file lock.
     """
     try:
-        status = os.stat(_HOLDER, dir_fd=where.fd, follow_symlinks=False)
-        noted = Holder(**json.loads(entry.read_bytes(where.fd, _HOLDER)))
+        status = os.stat(name, dir_fd=where.fd, follow_symlinks=False)
+        noted = Holder(**json.loads(entry.read_bytes(where.fd, name)))
     except (OSError, UnreadableError, ValueError, TypeError):
         return None
     if noted.host == socket.gethostname():
@@ -144,23 +156,81 @@ def _take(lock: BaseFileLock) -> bool:
 
 
 def _note(where: Journal) -> bool:
-    """Leave the note; false while another's stands."""
-    if fsio.exists(where.fd, _HOLDER) and holder(where) is None:
-        with suppress(FileNotFoundError):
-            fsio.unlink(where.fd, _HOLDER)
-    try:
-        fsio.create(where.fd, _HOLDER, json.dumps(asdict(Holder.me())).encode("ascii"))
-    except FileExistsError:
+    """Leave the note; false while another's stands.
+
+    It takes its name complete, by a link: half a note would look like the rest of a crash.
+    """
+    if not _clear_stale(where):
         return False
-    except OSError:
+    own = _temporary()
+    try:
+        fsio.create(where.fd, own, json.dumps(asdict(Holder.me())).encode("ascii"))
+        return _claim(where, own)
+    finally:
         with suppress(OSError):
-            fsio.unlink(where.fd, _HOLDER)
+            fsio.unlink(where.fd, own)
+
+
+def _claim(where: Journal, own: str) -> bool:
+    try:
+        fsio.link(where.fd, own, where.fd, _HOLDER)
+    except OSError as error:
+        if os.stat(own, dir_fd=where.fd).st_nlink > 1:
+            return True  # it happened, and the reply was lost, as on NFS: see open(2) on O_EXCL
+        if error.errno in _NO_LINKS:
+            return _claim_without_links(where)
+        if isinstance(error, FileExistsError):
+            return False
         raise
     return True
 
 
-def _busy(where: Journal) -> RefusedError:
-    found = holder(where)
+def _claim_without_links(where: Journal) -> bool:
+    try:
+        fsio.create(where.fd, _HOLDER, json.dumps(asdict(Holder.me())).encode("ascii"))
+    except FileExistsError:
+        return False
+    return True
+
+
+def _clear_stale(where: Journal) -> bool:
+    """Whether no living process's note stands; the note of one that is gone is removed.
+
+    Only one process can rename it away; should that have caught a note that came after this one
+    was read, it is put back.
+    """
+    if not fsio.exists(where.fd, _HOLDER):
+        return True
+    if holder(where) is not None:
+        return False
+    aside = _temporary()
+    try:
+        fsio.rename(where.fd, _HOLDER, aside)
+    except FileNotFoundError:
+        return True
+    alive = holder(where, aside) is not None
+    if alive:
+        with suppress(FileExistsError):
+            fsio.link(where.fd, aside, where.fd, _HOLDER)
+    fsio.unlink(where.fd, aside)
+    return not alive
+
+
+def _temporary() -> str:
+    return f"{_HOLDER}.{secrets.token_hex(8)}"
+
+
+def _remove_leftovers(where: Journal) -> None:
+    """Remove the temporary names of processes that were killed; those in use are young."""
+    for name in os.listdir(where.fd):
+        if name.startswith(f"{_HOLDER}."):
+            with suppress(OSError):
+                status = os.stat(name, dir_fd=where.fd, follow_symlinks=False)
+                if time.time() - status.st_mtime > _FOREIGN_SECONDS:
+                    fsio.unlink(where.fd, name)
+
+
+def _busy(found: Holder | None) -> RefusedError:
     return RefusedError(
         f"another ckpt-patch is writing here ({found or 'it has not left its name yet'}). "
         "Nothing was written",

@@ -161,28 +161,28 @@ class Output(Operation):
 _PATCHED = samples.edited(samples.AFTER)
 
 OPERATIONS: dict[str, Operation] = {
-    "apply": Operation(nothing, apply, samples.BEFORE, samples.AFTER, fewest=(54, 54)),
-    "undo": Operation(apply, transaction.undo, samples.AFTER, samples.BEFORE, fewest=(24, 18)),
+    "apply": Operation(nothing, apply, samples.BEFORE, samples.AFTER, fewest=(56, 56)),
+    "undo": Operation(apply, transaction.undo, samples.AFTER, samples.BEFORE, fewest=(26, 20)),
     "undo --merge": Operation(
         apply_and_edit,
         merge,
         _PATCHED,
         samples.edited(samples.BEFORE),
-        fewest=(37, 37),
+        fewest=(39, 39),
         back=merge,
         merged=frozenset({"config.json"}),
     ),
     "undo --force": Operation(
-        apply_and_edit, force, _PATCHED, samples.BEFORE, fewest=(31, 31), back=force
+        apply_and_edit, force, _PATCHED, samples.BEFORE, fewest=(33, 33), back=force
     ),
     "recover, half applied": Operation(
-        cut_off(apply, 3), transaction.recover, samples.BEFORE, samples.BEFORE, fewest=(17, 14)
+        cut_off(apply, 3), transaction.recover, samples.BEFORE, samples.BEFORE, fewest=(19, 16)
     ),
     "recover, all applied": Operation(
-        cut_off(apply, 4), transaction.recover, samples.AFTER, samples.AFTER, fewest=(9, 9)
+        cut_off(apply, 4), transaction.recover, samples.AFTER, samples.AFTER, fewest=(11, 11)
     ),
     "recover, half undone": Operation(
-        cut_off_undo, transaction.recover, samples.BEFORE, samples.BEFORE, fewest=(17, 14)
+        cut_off_undo, transaction.recover, samples.BEFORE, samples.BEFORE, fewest=(19, 16)
     ),
     "plan -o": Output(
         lambda root: (root.parent / "plan.json").write_bytes(PLANS[0]),

@@ -37,8 +37,6 @@ _CLEAN_BEFORE = {
     "undone": {".", NAME},
     "aborted": {".", NAME},
 }
-#: Names that need not survive a power cut.
-_FLEETING = {"holder"}
 
 
 def calls(scratch: Path, operation: Operation, mutate: Action | None = None) -> list[Call]:
@@ -97,12 +95,12 @@ class _Order:
     def _follow(self, call: str, name: str) -> None:
         if call == "fsync_dir":
             self._dirty.discard("transaction" if _TRANSACTION.fullmatch(name) else name)
-        elif call in {"open", "mkdir", "rename"} and name not in _FLEETING:
+        elif call in {"open", "mkdir", "rename"} and not name.startswith("holder"):
             self._dirty.add(self._directory(call, name))
         self._intent |= call == "rename" and name.endswith((".pending", ".undoing"))
         if call == "mkdir" and name in _FOLDERS:
             self._folder = name
-        if call == "open":
+        if call == "open":  # the note of who is at work need not survive a power cut
             self._unsynced = name
         elif call == "fsync":
             self._unsynced = None

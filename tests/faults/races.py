@@ -8,6 +8,7 @@ import os
 import pickle
 import random
 import shutil
+import socket
 import time
 import warnings
 from collections import Counter
@@ -46,6 +47,12 @@ def wait_and_undo(root: Path) -> object:
     return transaction.undo(root, wait=20)
 
 
+def slow_apply(root: Path) -> object:
+    """Apply so slowly that the other one must meet it."""
+    fsio.hook = lambda _call, _file: time.sleep(0.005)
+    return apply(root)
+
+
 def check(root: Path) -> None:
     """What ``check`` and ``status`` read; they take no lock and never wait."""
     for document in open_checkpoint(root).documents.values():
@@ -56,11 +63,11 @@ def check(root: Path) -> None:
 #: Two commands, and whether the checkpoint is patched when they start.
 PAIRS: dict[str, tuple[Prepare, Prepare, bool]] = {
     "apply / apply": (apply, apply, False),
-    "apply / undo": (apply, transaction.undo, False),
+    "apply / undo": (apply, transaction.undo, True),
     "undo / undo": (transaction.undo, transaction.undo, True),
     "check / apply": (check, apply, False),
     "apply / apply, waiting": (wait_and_apply, wait_and_apply, False),
-    "apply / undo, waiting": (wait_and_apply, wait_and_undo, False),
+    "apply / undo, waiting": (wait_and_apply, wait_and_undo, True),
 }
 
 
@@ -167,7 +174,5 @@ def _verify(root: Path, pristine: dict[str, Any], ends: list[End]) -> None:
 def stale_note(root: Path) -> None:
     """The note of a process that is gone."""
     (root / NAME).mkdir(exist_ok=True)
-    import socket
-
     note = {"pid": 2**22 - 1, "host": socket.gethostname(), "since": "", "command": "", "birth": "1"}
     (root / NAME / "holder").write_text(json.dumps(note))

@@ -5,7 +5,7 @@ operation on an unknown one stops the run, and it is repeated once for every val
 domain. So a predicate that ignores ``dtype`` is never asked about dtypes, and one that compares
 ``head_size`` is asked about all of them. Equal answers are merged:
 
-    {"kv_cache_dtype": {"auto bfloat16": true, "*": {"head_size": {"64 128-256": true, "*": false}}}}
+    {"kv_cache_dtype": {"auto": true, "*": {"head_size": {"64 128-256": true, "*": false}}}}
 
 An answer is JSON (but never an object); an object is a question. ``*`` is every other value of the
 domain. Text into which the engine formats an input holds ``{input}`` in its place.
@@ -15,11 +15,11 @@ from __future__ import annotations
 
 import json
 import operator
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NoReturn, Union
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NoReturn
 
 #: An answer, or ``{input: {values: Tree}}``.
-Tree = Union[None, bool, int, str, list[Any], dict[str, dict[str, Any]]]
+Tree = bool | int | str | list[Any] | dict[str, dict[str, Any]] | None
 Domains = Mapping[str, Sequence[Any]]
 
 
@@ -28,8 +28,8 @@ def _tested(operation: Callable[..., Any]) -> Any:
         if any(type(other) is Known for other in others):
             # Two inputs were compared with each other: both values matter.
             return operation(self._exactly(), *(other._exactly() for other in others))  # noqa: SLF001
-        result = operation(self._value, *others)  # noqa: SLF001
-        self._tests[(operation, *others)] = result  # noqa: SLF001
+        result = operation(self._value, *others)
+        self._tests[(operation, *others)] = result
         return result
 
     return test
@@ -37,7 +37,7 @@ def _tested(operation: Callable[..., Any]) -> Any:
 
 def _used(operation: Callable[..., Any]) -> Any:
     def use(self: Known, *others: Any) -> Any:
-        return operation(self._exactly(), *others)  # noqa: SLF001
+        return operation(self._exactly(), *others)
 
     return use
 
@@ -62,7 +62,7 @@ class Deferred:
     def __init__(self, name: str) -> None:
         self._name = name
 
-    @property
+    @property  # type: ignore[misc]
     def __class__(self) -> Any:
         """Even isinstance() is a question."""
         _split(self)
@@ -94,7 +94,7 @@ class Known:
         self._value = value
         self._tests = tests
 
-    @property
+    @property  # type: ignore[misc]
     def __class__(self) -> Any:
         """To isinstance() it is what it stands for."""
         return type(self._value)
@@ -234,7 +234,8 @@ def spell(domain: Sequence[Any], positions: list[int]) -> str:
     starts = [position for position in positions if position - 1 not in members]
     ends = [position for position in positions if position + 1 not in members]
     return " ".join(
-        f"{domain[a]}-{domain[b]}" if b > a else f"{domain[a]}" for a, b in zip(starts, ends, strict=True)
+        f"{domain[first]}-{domain[last]}" if last > first else f"{domain[first]}"
+        for first, last in zip(starts, ends, strict=True)
     )
 
 

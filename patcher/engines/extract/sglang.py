@@ -20,7 +20,7 @@ from patcher.engines.extract import (
     sglang_models,
     sglang_registry,
 )
-from patcher.engines.extract.sglang_examples import FAMILIES
+from patcher.engines.extract.sglang_examples import EXAMPLE, FAMILIES
 from patcher.engines.extract.sglang_rules import Grid
 from patcher.engines.extract.sglang_stage import ASSUMED, CARDS, Stage
 from patcher.engines.extract.source import WheelSource, _project_files
@@ -51,7 +51,8 @@ def extract(release: str, source: Source, launches: Rows | None = None) -> dict[
     with tempfile.TemporaryDirectory() as folder:
         families = sglang_checkpoint.rows(source, folder)
     with tempfile.TemporaryDirectory() as folder:
-        architectures = sglang_architectures.groups(source, folder)
+        known = sglang_architectures.latent(source, folder)
+        groups = sglang_architectures.relevant(sglang_architectures.groups(source, folder), known)
     _check(release, rows)
     return {
         "engine": "sglang",
@@ -64,7 +65,8 @@ def extract(release: str, source: Source, launches: Rows | None = None) -> dict[
         },
         "architectures": {
             "from": ["launches without flags; see patcher.engines.extract.sglang_architectures"],
-            "groups": architectures,
+            "mla": known,
+            "groups": groups,
         },
         "checkpoint": {
             "from": _lines(stage, *sglang_checkpoint.PROVENANCE),
@@ -125,13 +127,19 @@ def _plain(rows: Rows) -> Rows:
         kept = {key: value for key, value in result.items() if key != "capability"}
         if len(kept.get("msg", "")) > 120:  # noqa: PLR2004 - a line
             kept["msg"] = kept["msg"].partition(". ")[0]
+        if kept.get("algo") == EXAMPLE:  # taken over as it stands, whatever it says
+            kept["algo"] = "{said}"
         yield forms, kept
 
 
 def _capabilities(families: dict[str, Any]) -> dict[str, int]:
-    """Quantization class -> the least capability that its weights need, times ten."""
-    results = (result for rows in families.values() for _, result in rows)
-    return {r["class"]: r["capability"] for r in results if "capability" in r}
+    """``quantization class`` -> the least compute capability on CUDA, times ten."""
+    rows = (row for found in families.values() for row in found)
+    return {
+        f"{result['quantization']} {result['class']}": result["capability"]
+        for forms, result in rows
+        if "capability" in result and forms["vendor"] == "cuda"
+    }
 
 
 def _lines(stage: Stage, *names: str) -> list[str]:

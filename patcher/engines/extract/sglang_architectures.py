@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -49,18 +50,45 @@ def groups(source: Source, folder: str) -> list[dict[str, Any]]:
     return _grouped({key: r for key, r in found.items() if r != usual[key[0]]})
 
 
+def latent(source: Source, folder: str) -> list[str]:
+    """The architectures that this release runs with latent attention (MLA)."""
+    stage = Stage(source, CARDS[-4])
+    config = stage.get("sglang.srt.configs.model_config:ModelConfig")
+    found = []
+    for name in sorted(_names(source)):
+        path = _write(folder, "mla", name)
+        with contextlib.suppress(Exception):  # an architecture that needs more fields
+            if config(path).attention_arch.name == "MLA":
+                found.append(name)
+    return found
+
+
+def relevant(groups: list[dict[str, Any]], known: list[str]) -> list[dict[str, Any]]:
+    """The groups without architectures that were asked as the kind that they are not."""
+    kept = []
+    for group in groups:
+        wanted = group["model"] != "mha"
+        names = [name for name in group["names"] if (name in known) == wanted]
+        if names:
+            kept.append({**group, "names": names})
+    return kept
+
+
 def _names(source: Source) -> set[str]:
     places = [*_PLACES, *files(source, "sglang/srt/arg_groups/")]
     return {name for path in places for name in _NAME.findall(source.read(path))}
 
 
 def _ask(stage: Stage, folder: str, kind: str, architecture: str) -> Outcome:
-    config = {**MODELS[kind], "architectures": [architecture]}
-    path = write(os.path.join(folder, f"{kind}-{architecture}"), {"config.json": config})
-    result = outcome(stage, path, _DEFAULT)
+    result = outcome(stage, _write(folder, kind, architecture), _DEFAULT)
     if result.get("err") in {"AttributeError", "KeyError", "TypeError"}:
         return {"unknown": f"needs more than the fields of {kind}"}
     return {key: result[key] for key in _KEPT if key in result}
+
+
+def _write(folder: str, kind: str, architecture: str) -> str:
+    config = {**MODELS[kind], "architectures": [architecture]}
+    return write(os.path.join(folder, f"{kind}-{architecture}"), {"config.json": config})
 
 
 def _grouped(found: dict[tuple[str, str], dict[str, Outcome]]) -> list[dict[str, Any]]:
@@ -72,6 +100,8 @@ def _grouped(found: dict[tuple[str, str], dict[str, Outcome]]) -> list[dict[str,
             gpus[f"{equal},{names}" if equal else names] = result
             if equal:
                 del gpus[equal]
-        group = same.setdefault(json.dumps([kind, gpus]), {"model": kind, "names": [], "gpus": gpus})
+        group = same.setdefault(
+            json.dumps([kind, gpus]), {"model": kind, "names": [], "gpus": gpus}
+        )
         group["names"].append(name)
     return list(same.values())

@@ -7,6 +7,7 @@ directory and given to the release's ``ModelConfig._verify_quantization``, ``get
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import types
@@ -115,11 +116,14 @@ def _refusal(stage: str, quantization: str | None, error: Exception) -> dict[str
 
 
 def pools(source: Source, flags: list[str]) -> Iterator[tuple[dict[str, str], dict[str, Any]]]:
-    """The pool's dtype for each ServerArgs value and each algorithm that the checkpoint states."""
+    """The pool's dtype for each ServerArgs value and each algorithm that the checkpoint states.
+
+    ``bf16`` is asked for even where the command line does not know it: models set it.
+    """
     algos = {"FP8": "FP8", "fp8": "fp8", "other": "NVFP4", "none": None}
     for card in (_card("sm90"), _card("sm120"), _card("gfx942"), _card("gfx950")):
         stage = Stage(source, card)
-        for flag, (name, algo) in itertools.product(flags, algos.items()):
+        for flag, (name, algo) in itertools.product(dict.fromkeys((*flags, "bf16")), algos.items()):
             try:
                 dtype = {"dtype": repr(pool(stage, flag, algo)).removeprefix("torch.")}
             except Exception as error:  # noqa: BLE001 - whatever the release raises is its answer
@@ -152,10 +156,8 @@ def pool(stage: Stage, flag: str, algo: str | None) -> Any:
     if hasattr(kind, "configure_kv_cache_dtype"):
         kind.configure_kv_cache_dtype(runner)
     else:
-        try:
+        with contextlib.suppress(_ReachedError):
             kind.init_memory_pool(runner, 80)
-        except _ReachedError:
-            pass
     return runner.kv_cache_dtype
 
 

@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 _ABSENT: Any = ...  # survives a deep copy
+#: A ``kv_cache_quant_algo`` that no release knows.
+EXAMPLE = "none"
 _KV_ALGO: dict[str, Any] = {
     "-": _ABSENT,
     "null": None,
@@ -19,7 +21,7 @@ _KV_ALGO: dict[str, Any] = {
     "fp8": "fp8",
     "NVFP4": "NVFP4",
     "INT8": "INT8",
-    "string": "none",
+    "string": EXAMPLE,
     "falsy": False,
     "truthy": ["FP8"],
 }
@@ -46,7 +48,13 @@ _LAYERS: dict[str, Any] = {
     "nvfp4": {"model.layers.0.mlp.down_proj": {"quant_algo": "NVFP4", "group_size": 16}},
     "other": {"model.layers.0.mlp.down_proj": {"quant_algo": "FP8"}},
 }
-_TENSOR = {"num_bits": 8, "type": "float", "strategy": "tensor", "symmetric": True, "dynamic": False}
+_TENSOR = {
+    "num_bits": 8,
+    "type": "float",
+    "strategy": "tensor",
+    "symmetric": True,
+    "dynamic": False,
+}
 _QUARK = {"dtype": "fp8_e4m3", "qscheme": "per_tensor", "is_dynamic": False, "symmetric": True}
 _QUARK_LAYER = {"weight": _QUARK, "input_tensors": _QUARK, "output_tensors": None, "bias": None}
 

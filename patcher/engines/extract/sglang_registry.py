@@ -60,9 +60,7 @@ def creator(stage: Stage) -> Callable[[str, Any], None]:
     for name in _IMPORT.findall(stage.source.read(path)):
         stage.answers[name] = _Backends()
     context = "sglang.srt.runtime_context"
-    stage.answers[f"{context}.get_spec"] = lambda: types.SimpleNamespace(
-        speculative_algorithm=None
-    )
+    stage.answers[f"{context}.get_spec"] = lambda: types.SimpleNamespace(speculative_algorithm=None)
     stage.answers[f"{context}.get_parallel"] = lambda: types.SimpleNamespace(dcp_enabled=False)
     if module == _REGISTRY:
         known = stage.get(f"{module}:ATTENTION_BACKENDS")

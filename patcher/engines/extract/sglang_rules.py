@@ -84,7 +84,7 @@ class Grid:
         return box, total
 
     def _named(self, box: dict[str, set[str]]) -> dict[str, str]:
-        """The conditions; a full one is left out, ``!`` lists what is excluded if that is shorter."""
+        """The conditions; a full one is left out, ``!`` lists what is excluded if shorter."""
         named = {}
         for name in self.features:
             inside = ",".join(value for value in self.values[name] if value in box[name])

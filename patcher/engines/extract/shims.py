@@ -156,7 +156,7 @@ TORCH_FLOAT8 = ("float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2f
 
 
 def third_party() -> MutableMapping[str, Any]:
-    """The answers every engine needs: torch's dtypes and typing_extensions. A new dict each time."""
+    """What every engine needs: torch's dtypes and typing_extensions. A new dict each time."""
     answers: dict[str, Any] = {"typing_extensions": _TypingExtensions()}
     for name in (*TORCH_DTYPES, *TORCH_FLOAT8, "int64", "bool"):
         answers[f"torch.{name}"] = Atom(f"torch.{name}")

@@ -1,10 +1,10 @@
 """Run single definitions of an engine release without importing the engine.
 
-Importing vLLM or SGLang needs torch, CUDA and minutes. But a question such as "does TritonMLABackend
-support fp8?" touches some hundred definitions in thirty files. ``Slicer`` compiles exactly those, at
-the moment a name is looked up: it never executes a whole module. Everything outside the engine's
-package is the standard library, a value given in ``answers``, or a Shim that refuses to be judged
-(see shims.py).
+Importing vLLM or SGLang needs torch, CUDA and minutes. But a question such as "does
+TritonMLABackend support fp8?" touches some hundred definitions in thirty files. ``Slicer`` compiles
+exactly those, at the moment a name is looked up: it never executes a whole module. Everything
+outside the engine's package is the standard library (with the release's files and no environment
+variables), a value given in ``answers``, or a Shim that refuses to be judged (see shims.py).
 
     slicer = Slicer(DirectorySource("/tmp/vllm-0.16.0"), "vllm", third_party())
     slicer.answers["vllm.platforms.current_platform"] = my_platform
@@ -22,15 +22,15 @@ code of the release is executed, so it must be as trustworthy as the engine itse
 """
 
 from __future__ import annotations
-
 import __future__
+
 import ast
 import builtins
 import contextlib
 import importlib
 import sys
 import types
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 from patcher.engines.extract.index import Index, class_scope_names
 from patcher.engines.extract.shims import ABSENT, Shim, release_os
@@ -260,7 +260,7 @@ class Scope(dict[str, Any]):
         return eval(compile(ast.Expression(test), self.path, "eval"), self)  # noqa: S307 - the purpose
 
     def _run(self, statement: ast.stmt) -> None:
-        # A class body reads globals past __missing__ (LOAD_NAME), so its names must be there before.
+        # A class body reads globals past __missing__ (LOAD_NAME): its names must be there before.
         for name in class_scope_names(statement):
             if name in self.index and not dict.__contains__(self, name):
                 with contextlib.suppress(KeyError):
@@ -280,11 +280,7 @@ class Scope(dict[str, Any]):
             source = self.slicer._import(module, self, None, ("*",), level)  # noqa: SLF001
             with contextlib.suppress(AttributeError):
                 return getattr(source, key)
-        _missing(key)
-
-
-def _missing(key: str) -> NoReturn:
-    raise KeyError(key)
+        raise KeyError(key)
 
 
 @contextlib.contextmanager

@@ -126,7 +126,7 @@ class _HttpFile(io.RawIOBase):
     def __init__(self, url: str) -> None:
         self._url = url
         self._position = 0
-        with _open(urllib.request.Request(url, method="HEAD")) as response:
+        with _open(url, method="HEAD") as response:
             self._size = int(response.headers["Content-Length"])
 
     def readable(self) -> bool:
@@ -148,7 +148,7 @@ class _HttpFile(io.RawIOBase):
         if end <= self._position:
             return 0
         wanted = {"Range": f"bytes={self._position}-{end - 1}"}
-        with _open(urllib.request.Request(self._url, headers=wanted)) as response:
+        with _open(self._url, headers=wanted) as response:
             if response.status != 206:  # noqa: PLR2004 - Partial Content
                 raise UnreadableError("the server does not answer range requests", path=self._url)
             data = response.read()
@@ -157,18 +157,18 @@ class _HttpFile(io.RawIOBase):
         return len(data)
 
 
-def _open(request: urllib.request.Request) -> Any:
+def _open(url: str, method: str = "GET", headers: dict[str, str] | None = None) -> Any:
+    if not url.startswith("https://"):
+        raise UnreadableError("only https is fetched", path=url)
+    request = urllib.request.Request(url, method=method, headers=headers or {})  # noqa: S310 - see above
     try:
-        return urllib.request.urlopen(request, timeout=_TIMEOUT)  # noqa: S310 - https from PyPI
+        return urllib.request.urlopen(request, timeout=_TIMEOUT)  # noqa: S310 - see above
     except (urllib.error.URLError, TimeoutError) as error:
-        raise UnreadableError(f"cannot fetch: {error}", path=request.full_url) from error
+        raise UnreadableError(f"cannot fetch: {error}", path=url) from error
 
 
 def _project_files(project: str) -> list[dict[str, Any]]:
-    request = urllib.request.Request(
-        f"https://pypi.org/simple/{project}/", headers={"Accept": _SIMPLE_JSON}
-    )
-    with _open(request) as response:
+    with _open(f"https://pypi.org/simple/{project}/", headers={"Accept": _SIMPLE_JSON}) as response:
         files: list[dict[str, Any]] = json.load(response)["files"]
     return files
 

@@ -43,7 +43,7 @@ class _Spy:
         self._flags = flags
         base = stage.backend_base()
         predicates = [name for name in dir(base) if name.startswith(("supports_", "is_"))]
-        spy = type("Spy", (base,), {name: self._predicate(name) for name in predicates})
+        spy: Any = type("Spy", (base,), {name: self._predicate(name) for name in predicates})
         # Names that a release does not have are dropped, those that nobody cares about are off.
         parameters = inspect.signature(spy.validate_configuration).parameters
         values: dict[str, Any] = {
@@ -91,10 +91,10 @@ def error_texts(stage: Stage) -> dict[str, str]:
     """The texts of ``get_attn_backend_cls``: ``none`` accepts, and the ``chosen`` one does not."""
     texts: dict[str, str] = {}
 
-    def no_backends(_: type, *__: object, **___: object) -> Any:
+    def no_backends(*_: object, **__: object) -> Any:
         return [], {}
 
-    platform = type(
+    platform: Any = type(
         "Platform", (type(stage.platform),), {"get_valid_backends": classmethod(no_backends)}
     )
 

@@ -1,4 +1,4 @@
-"""What happens to the dtype around the selection: model hooks, forced backends, layer constructors."""
+"""What happens to the dtype around the selection: model hooks, forced backends, constructors."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ import dis
 from typing import TYPE_CHECKING, Any
 
 from patcher.engines.extract.shims import Shim, ShimJudgedError
-from patcher.engines.extract.vllm_stage import TEXT_CONFIG, Release, Settings, Stage
+from patcher.engines.extract.vllm_stage import TEXT_CONFIG, Release, Stage
+from patcher.engines.extract.vllm_standins import Settings
 
 if TYPE_CHECKING:
     import types
@@ -29,7 +30,7 @@ _MLA = {
     "qk_head_dim": 192,
     "v_head_dim": 128,
     "kv_b_proj": Shim("kv_b_proj", {}),
-    "indexer": Shim("indexer", {}),
+    "indexer": Shim("indexer", {"indexer.topk_indices_buffer.shape": (8192, 2048)}),
 }
 _TEXT_CONFIG: dict[str, Sequence[Any]] = {
     **{f"has {name}": (True,) for name in TEXT_CONFIG},
@@ -69,7 +70,7 @@ def forced(release: Release) -> Tree:
 
 
 def hooks(release: Release) -> dict[str, Any]:
-    """architecture -> ``[place, the cache dtype that its config hook leaves]``."""
+    """Architecture -> ``[place, the cache dtype that its config hook leaves]``."""
     found: dict[str, Any] = {}
     for architecture, hook in release.stage.slicer.get(_HOOKS).items():
         code = _function(hook.verify_and_update_config).__code__
@@ -150,16 +151,24 @@ def _dtype_handed_over(stage: Stage, backend: Any, dtype: str) -> str:
     return handed[0]
 
 
+def _reaches_constructor(stage: Stage, backend: Any, dtype: str) -> bool:
+    capable: bool = backend.supports_compute_capability(stage.capability)
+    return capable and backend.supports_kv_cache_dtype(dtype)
+
+
 def constructor(release: Release, name: str) -> list[Any]:
     """``[place, refusal text or null, what kept the constructor from running to its end]``.
 
-    The text is the exception's, type first, with ``{gpu}`` for the name of the GPU.
+    The text is the exception's, type first, with ``{gpu}`` for the name of the GPU. Where the
+    selector never gets that far, the constructor is not asked.
     """
     stopped: dict[str, None] = {}
 
     def ask(stage: Stage) -> Tree:
         backend = stage.backend(name)
         dtype = stage.inputs.known_value("kv_cache_dtype")
+        if not _reaches_constructor(stage, backend, dtype):
+            return None
         own = _MLA if backend.is_mla() else {}
         try:
             backend.get_impl_cls()(**_IMPLEMENTATION, **own, kv_cache_dtype=dtype)

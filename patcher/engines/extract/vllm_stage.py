@@ -6,17 +6,22 @@ KV-cache dtype, the model's dimensions. Everything else is what a default launch
 
 from __future__ import annotations
 
-import functools
-import types
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, get_args
 
 from patcher.engines.extract.explore import Deferred, Inputs, Tree, explore
-from patcher.engines.extract.shims import ShimJudgedError, Shim, third_party
+from patcher.engines.extract.shims import Shim, ShimJudgedError, third_party
 from patcher.engines.extract.slicer import Slicer
+from patcher.engines.extract.vllm_standins import (
+    Module,
+    Quiet,
+    Settings,
+    field,
+    uncached_functools,
+    undecorated,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from patcher.engines.extract.source import Source
 
@@ -49,34 +54,6 @@ ASSUMPTIONS = (
 )
 
 
-class Settings(types.SimpleNamespace):
-    """A configuration object: what is not set here has the default of the release's own class.
-
-    Where there is none, the value is unknown, not false: deciding anything by it ends the run.
-    ``inputs`` are attributes that are looked up when they are read.
-    """
-
-    def __init__(
-        self,
-        defaults: type = object,
-        inputs: Mapping[str, Callable[[], Any]] = types.MappingProxyType({}),
-        **values: Any,
-    ) -> None:
-        super().__init__(**values)
-        vars(self)["_defaults"] = defaults
-        vars(self)["_inputs"] = inputs
-
-    def __getattr__(self, key: str) -> Any:
-        """The default if it is plain data (not a property or method), or an unknown value."""
-        if key.startswith("__"):
-            raise AttributeError(key)
-        if key in vars(self)["_inputs"]:
-            return vars(self)["_inputs"][key]()
-        value = getattr(vars(self)["_defaults"], key, self)
-        plain = value is None or type(value) in {bool, int, float, str, list, dict}
-        return value if plain else Shim(f"configuration.{key}", {})
-
-
 class TextConfig:
     """The model's config: each dimension may be absent, or have any value of its domain."""
 
@@ -92,46 +69,6 @@ class TextConfig:
         if not self._stage.inputs.known_value(f"has {key}"):
             raise AttributeError(key)
         return self._stage.inputs[key]
-
-
-def undecorated(*arguments: Any, **_: Any) -> Any:
-    """A class decorator, with or without arguments, that leaves the class as it is written."""
-    return arguments[0] if arguments else undecorated
-
-
-def field(default: Any = Shim("a required setting", {}), **_: Any) -> Any:  # noqa: B008
-    """``pydantic.Field``: the default alone."""
-    return default
-
-
-class Module:
-    """``torch.nn.Module`` as far as constructors use it."""
-
-    def __init__(self, *_: object, **__: object) -> None:
-        pass
-
-    def register_buffer(self, name: str, value: object, **_: object) -> None:
-        """Keep the tensor as an attribute."""
-        setattr(self, name, value)
-
-
-class Quiet:
-    """A logger."""
-
-    def __getattr__(self, _: str) -> Callable[..., None]:
-        """Any log method."""
-        return lambda *_, **__: None
-
-
-def uncached_functools() -> types.SimpleNamespace:
-    """``functools`` without caches: an answer must not outlive the inputs that it was given for."""
-
-    def lru_cache(maxsize: Any = None, typed: bool = False) -> Any:  # noqa: ARG001, FBT001, FBT002
-        return maxsize if callable(maxsize) else lambda function: function
-
-    return types.SimpleNamespace(
-        **{**vars(functools), "cache": lambda function: function, "lru_cache": lru_cache}
-    )
 
 
 class Release:
@@ -159,8 +96,8 @@ class Release:
             "dtype": MODEL_DTYPES,
             "head_size": range(1, 1025),
             "num_heads": range(1, 257),
-            **{flag: (False, True) for flag in FLAGS},
-            **{f"has {key}": (False, True) for key in TEXT_CONFIG},
+            **dict.fromkeys(FLAGS, (False, True)),
+            **dict.fromkeys((f"has {key}" for key in TEXT_CONFIG), (False, True)),
             **TEXT_CONFIG,
         }
 
@@ -288,7 +225,11 @@ class Stage:
         inputs = self.input
         model = Settings(
             self._defaults("vllm.config.model:ModelConfig"),
-            {"use_mla": inputs("use_mla"), "is_mm_prefix_lm": inputs("use_mm_prefix"), "dtype": self.dtype},
+            {
+                "use_mla": inputs("use_mla"),
+                "is_mm_prefix_lm": inputs("use_mm_prefix"),
+                "dtype": self.dtype,
+            },
             hf_config=text,
             hf_text_config=text,
             get_num_attention_heads=lambda *_: self.inputs["num_heads"],
@@ -308,7 +249,11 @@ class Stage:
                 user_specified_block_size=False,
             ),
             parallel_config=Settings(self._defaults("vllm.config.parallel:ParallelConfig")),
-            scheduler_config=Settings(is_multimodal_model=False),
+            scheduler_config=Settings(
+                self._defaults("vllm.config.scheduler:SchedulerConfig"),
+                is_multimodal_model=False,
+                max_num_batched_tokens=8192,
+            ),
             speculative_config=None,
             kv_transfer_config=None,
         )

@@ -68,6 +68,7 @@ def features(documents: Documents, model: Model, vendor: str, quantization: str)
         "method": _method(outer, place.file),
         "algo": _name(fields.get("quant_algo", _MISSING), _ALGOS),
         "kv_algo": algo_form(fields.get("kv_cache_quant_algo", _MISSING)),
+        "said": str(fields.get("kv_cache_quant_algo", "")),
         "layers": _layers(fields.get("quantized_layers", _MISSING)),
         "sidecar": _sidecar(documents) if place.file == CONFIG else "-",
         **scheme_forms(fields.get("kv_cache_scheme", _MISSING)),
@@ -160,8 +161,8 @@ def _quark(fields: Mapping[str, Any]) -> dict[str, str]:
     if not isinstance(group, list) or not group:
         return {"kv_group": "-" if not isinstance(group, list) else "[]"}
     layers = fields.get("layer_quant_config")
-    configs = [layers.get(name) if _is_map(layers) else None for name in group]
-    stated = all(_is_map(config) and config.get("output_tensors") for config in configs)
+    configs = [at(layers, f"/{name}/output_tensors") for name in group]
+    stated = all(_is_map(config) for config in configs)
     return {"kv_group": "stated" if stated else "empty"}
 
 

@@ -1,0 +1,89 @@
+"""Why an SGLang release does not start, and which finding that amounts to."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol
+
+from patcher.engines.base import Refusal
+from patcher.engines.sglang import forms, pool
+from patcher.engines.sglang.launch import Row, server_args
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from patcher.engines.base import Documents, Launch, Stage
+
+
+class Question(Protocol):
+    """What the two functions need of a question."""
+
+    @property
+    def facts(self) -> Mapping[str, Any]: ...  # noqa: D102
+    @property
+    def kind(self) -> str: ...  # noqa: D102
+    @property
+    def documents(self) -> Documents: ...  # noqa: D102
+    @property
+    def launch(self) -> Launch: ...  # noqa: D102
+    @property
+    def row(self) -> Row: ...  # noqa: D102
+    @property
+    def given(self) -> dict[str, str]: ...  # noqa: D102
+    @property
+    def loaded(self) -> pool.Loaded: ...  # noqa: D102
+
+
+def launch_refusal(asked: Question) -> Iterator[Refusal]:
+    """What ServerArgs refuses: KV011 if another KV dtype would do, KV001 if none would."""
+    if asked.row.ok:
+        return
+    others = (
+        server_args(
+            asked.facts,
+            cap=asked.launch.gpu,
+            kind=asked.kind,
+            attention_backend_flag=asked.launch.attention_backend,
+            decode_flag=None,
+            kv_flag=flag,
+        )
+        for flag in asked.facts["flags"]["kv_cache_dtype"]
+    )
+    finding = "KV011" if any(other and other.ok for other in others) else "KV001"
+    yield Refusal("validator", finding, f"{asked.row.err}: {asked.row.msg}")
+
+
+def loader_refusal(asked: Question) -> Iterator[Refusal]:
+    """What the loader refuses.
+
+    KV005 if writing ``null`` for an absent key would do, KV004 if another value of a statement
+    would, KV001 if the refusal has nothing to do with the KV cache.
+    """
+    loaded = asked.loaded
+    block = forms.block(asked.documents)
+    if loaded.error is not None:
+        stage: Stage = "config" if loaded.stage == "config" else "resolver"
+        yield Refusal(stage, _loader_finding(asked), loaded.error, block)
+    elif loaded.capability is not None and _is_too_old(asked.launch, loaded.capability):
+        yield Refusal(
+            "validator",
+            "KV001",
+            f"ValueError: The quantization method {loaded.quantization} is not supported for the "
+            f"current GPU. Minimum capability: {loaded.capability}.",
+            block,
+        )
+
+
+def _loader_finding(asked: Question) -> str:
+    for feature in ("kv_algo", "scheme"):
+        for other, result in pool.named_alternatives(asked.facts, asked.given, feature):
+            if result.error is None:
+                was_absent = asked.given.get(feature, "-") == "-"
+                return "KV005" if was_absent and other == "null" else "KV004"
+    return "KV001"
+
+
+def _is_too_old(launch: Launch, least: int) -> bool:
+    if launch.capability is None:
+        return False
+    major, minor = launch.capability.split(".")
+    return int(major) * 10 + int(minor) < least

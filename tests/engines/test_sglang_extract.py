@@ -1,0 +1,128 @@
+"""The parts of SGLang's extraction that need no release."""
+
+from __future__ import annotations
+
+import itertools
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from patcher.engines.extract.sglang import text
+from patcher.engines.extract.sglang_architectures import relevant
+from patcher.engines.extract.sglang_examples import FAMILIES, documents
+from patcher.engines.extract.sglang_launch import general
+from patcher.engines.extract.sglang_models import deaf
+from patcher.engines.extract.sglang_rules import Grid
+from patcher.engines.extract.sglang_stage import CARDS, Stage
+from patcher.engines.extract.source import DirectorySource
+from patcher.engines.sglang import forms
+from patcher.engines.sglang.rules import decide
+from patcher.metadata.model import describe
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+FEATURES = ("a", "b", "c")
+VALUES = st.sampled_from(["x", "y", "z", "-"])
+GRIDS = st.dictionaries(
+    st.tuples(VALUES, VALUES, VALUES), st.sampled_from([None, 1, {"err": "E"}]), min_size=1
+)
+
+
+@given(GRIDS)
+def test_rules_say_exactly_what_was_observed(cells: dict[tuple[str, ...], Any]) -> None:
+    rows = [(dict(zip(FEATURES, key, strict=True)), value) for key, value in cells.items()]
+    rules = Grid(rows, FEATURES).rules()
+    assert set(rules[-1]) <= {*FEATURES, "then"}
+    for row, value in rows:
+        assert decide(rules, row) == value
+
+
+def test_a_regular_grid_needs_few_rules() -> None:
+    rows = [
+        ({"a": a, "b": b}, "no" if a == "x" and b != "q" else "yes")
+        for a, b in itertools.product("xyz", "pqr")
+    ]
+    assert Grid(rows, ("a", "b")).rules() == [
+        {"a": "!x", "then": "yes"},
+        {"b": "!q", "then": "no"},
+        {"then": "yes"},
+    ]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_an_example_has_the_forms_that_it_stands_for(family: str) -> None:
+    domain = FAMILIES[family]
+    for values in itertools.islice(itertools.product(*domain.values()), 0, None, 7):
+        wanted = dict(zip(domain, values, strict=True))
+        files = documents(wanted)
+        found = forms.features(
+            files, describe(files), wanted["vendor"], wanted["quantization_flag"]
+        )
+        if wanted.get("scheme", "-") in {
+            "{}",
+            "-",
+            "null",
+            "empty",
+            "FP8",
+            "FP4",
+            "string",
+            "falsy",
+            "truthy",
+        }:
+            wanted = {
+                k: v for k, v in wanted.items() if k not in {"dynamic", "strategy", "symmetric"}
+            }
+        assert {name: found.get(name) for name in wanted} == wanted
+
+
+def test_given_flags_are_taken_out_of_an_outcome() -> None:
+    launch = {"attention_backend_flag": "fa3", "decode_flag": "-", "kv_flag": "auto"}
+    result = {"err": "ValueError", "msg": "needs fp8_e4m3, got auto."}
+    assert general(launch, result)["msg"] == "needs fp8_e4m3, got {kv_flag}."
+    resolved = general(launch, {"attention_backend": "fa3", "kv_cache_dtype": "fp8_e4m3"})
+    assert resolved == {
+        "attention_backend": "{attention_backend_flag}",
+        "kv_cache_dtype": "fp8_e4m3",
+    }
+
+
+def test_classes_that_drop_the_quantization_config_are_found(tmp_path: Path) -> None:
+    folder = tmp_path / "sglang" / "srt" / "models"
+    folder.mkdir(parents=True)
+    (folder / "a.py").write_text(
+        "class Keeps(Module):\n    def __init__(self): self.quant_config = 1\n"
+        "class Child(Keeps): pass\nclass Drops(Module):\n    def f(self): quant_config = 2\n"
+        "EntryClass = [Keeps, Child, Drops]\n"
+    )
+    assert deaf(DirectorySource(str(tmp_path))) == ["Drops"]
+
+
+def test_a_stage_answers_for_the_card(tmp_path: Path) -> None:
+    folder = tmp_path / "sglang"
+    folder.mkdir()
+    (folder / "probe.py").write_text(
+        "import torch\ndef sm():\n    return torch.cuda.get_device_capability()\n"
+        "def hip():\n    return torch.version.hip is not None\n"
+    )
+    answers = {}
+    for card in CARDS:
+        stage = Stage(DirectorySource(str(tmp_path)), card)
+        answers[card.name] = stage.get("sglang.probe:sm")(), stage.get("sglang.probe:hip")()
+    assert answers["sm120"] == ((12, 0), False)
+    assert answers["gfx942"] == ((9, 4), True)
+
+
+def test_groups_lose_what_was_asked_as_the_wrong_kind() -> None:
+    groups = [
+        {"model": "mla", "names": ["Dense", "Latent"], "gpus": {}},
+        {"model": "mha", "names": ["Latent"], "gpus": {}},
+    ]
+    assert relevant(groups, ["Latent"]) == [{"model": "mla", "names": ["Latent"], "gpus": {}}]
+
+
+def test_the_file_has_one_rule_a_line() -> None:
+    facts = {"engine": "sglang", "t": {"features": {"a": ["x"]}, "rules": [{"a": "x", "then": 1}]}}
+    assert text(facts).splitlines()[4:7] == ['  "rules": [', '   {"a": "x", "then": 1}', "  ]"]
