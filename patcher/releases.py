@@ -6,12 +6,14 @@ from itertools import groupby
 from typing import TYPE_CHECKING
 
 from patcher import engines
+from patcher.engines.base import Place
+from patcher.findings import QUIET
 from patcher.verdict import ReleaseAnswer
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from patcher.engines.base import Launch
+    from patcher.engines.base import Answer, Launch
     from patcher.recipes import Operations
     from patcher.subject import Subject
 
@@ -41,6 +43,15 @@ def survey(
     )
 
 
+def _reads_a_quantized_statement(subject: Subject, answer: Answer) -> bool:
+    places = set(answer.resolution.read) if answer.resolution else set()
+    return any(
+        Place(item.file, item.pointer) in places
+        for item in subject.declarations
+        if item.meaning not in QUIET
+    )
+
+
 def _judge(
     subject: Subject, quiet: Subject, engine: str, release: str, launch: Launch
 ) -> ReleaseAnswer:
@@ -48,7 +59,7 @@ def _judge(
     dtype = answer.resolution.kv_cache_dtype if answer.resolution else None
     if answer.unknown:
         return ReleaseAnswer(engine, release, "unknown", None)
-    reads = answer.resolution is not None and not isinstance(answer.resolution.decided_by, str)
+    reads = _reads_a_quantized_statement(subject, answer)
     if not answer.refusals:
         return ReleaseAnswer(engine, release, "runs" if reads else "ignores", dtype)
     cured = quiet is not subject and not (

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
+import subprocess
+import sys
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from faults import harness
+from faults import harness, samples
 from faults.operations import OPERATIONS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+HERE = Path(__file__).parent
 
 
 @pytest.fixture
@@ -48,3 +53,90 @@ def test_every_point(scratch: Path, operation: str, fault: str, *, linked: bool)
     if fault == "kill":
         outcomes = {outcome for code, outcome in result.ends if code == harness.KILLED}
         assert outcomes == {"old", "new"}, "the loop must hit both sides of the commit"
+
+
+# --- What the kernel sees
+
+CALLS = {
+    "openat": "open", "write": "write", "fsync": "fsync", "renameat": "rename", "mkdirat": "mkdir",
+    "renameat2": "rename", "rename": "rename", "linkat": "link", "symlinkat": "symlink",
+    "fchmod": "chmod", "fchown": "chown", "utimensat": "utime", "fsetxattr": "setxattr",
+    "unlinkat": "unlink", "unlink": "unlink", "mkdir": "mkdir", "rmdir": "rmdir", "link": "link",
+    "symlink": "symlink", "open": "open", "pwrite64": "write", "writev": "write",
+    "fdatasync": "fsync", "ftruncate": "truncate", "truncate": "truncate", "chmod": "chmod",
+    "fchmodat": "chmod", "chown": "chown", "fchownat": "chown", "lchown": "chown",
+    "setxattr": "setxattr", "creat": "open", "copy_file_range": "write", "sendfile": "write",
+}  # fmt: skip
+PROGRAM = """
+import sys
+from pathlib import Path
+from faults.operations import OPERATIONS
+from patcher import fsio
+name, root, log = sys.argv[1:]
+calls = []
+fsio.hook = lambda call, _file: calls.append(call)
+OPERATIONS[name].action(Path(root))
+Path(log).write_text("\\n".join(calls))
+"""
+TRACED = ("apply", "undo", "undo --merge", "recover, half applied")
+
+
+def traced(tmp_path: Path, operation: str, *inject: str) -> tuple[int, list[str], Path]:
+    """Run a command under strace: its exit code, the mutating calls that it made, its root."""
+    if (strace := shutil.which("strace")) is None:
+        pytest.skip("needs strace")
+    root = samples.build(tmp_path / "traced" / "snapshot")
+    OPERATIONS[operation].before(root)
+    trace, log = tmp_path / "trace", tmp_path / "log"
+    filters = ["-e", f"trace={','.join('?' + call for call in CALLS)}"]
+    words = [strace, "-f", "-y", "-qq", "-o", str(trace), *filters, *inject]
+    done = subprocess.run(
+        [*words, sys.executable, "-c", PROGRAM, operation, str(root), str(log)],
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(map(str, (HERE, HERE.parent)))},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if "ptrace" in done.stderr or "PTRACE" in done.stderr:
+        pytest.skip(f"strace may not trace here: {done.stderr.strip()}")
+    return done.returncode, list(_mutations(trace.read_text(), str(root))), root
+
+
+def _mutations(trace: str, root: str) -> Iterator[str]:
+    for line in trace.splitlines():
+        call, _, rest = line.partition(" ")[2].lstrip().partition("(")
+        # the lock is opened by the filelock library, for writing; nothing is ever written to it
+        if root not in rest or "/.ckpt-patch/lock" in rest or call not in CALLS:
+            continue
+        if CALLS[call] == "open" and "O_CREAT" not in rest and "O_WRONLY" not in rest:
+            continue
+        yield "rmdir" if "AT_REMOVEDIR" in rest else CALLS[call]
+
+
+@pytest.mark.parametrize("operation", TRACED)
+def test_the_kernel_agrees_with_the_hook(operation: str, tmp_path: Path) -> None:
+    """No mutating call escapes the layer: the kernel sees those that the hook sees, in order."""
+    code, calls, _ = traced(tmp_path, operation)
+    assert code == 0
+    hooked = (tmp_path / "log").read_text().replace("fsync_dir", "fsync").split()
+    assert calls == hooked
+    assert len(hooked) >= OPERATIONS[operation].fewest[0]
+
+
+#: About three in a hundred of all points.
+KILLS = [("apply", "renameat", 2), ("apply", "fsync", 9), ("undo", "renameat", 2)]
+
+
+@pytest.mark.parametrize(("operation", "call", "number"), KILLS)
+def test_a_kill_by_the_kernel(operation: str, call: str, number: int, tmp_path: Path) -> None:
+    pristine = samples.picture(samples.build(tmp_path / "pristine" / "snapshot"))
+    code, _, root = traced(tmp_path, operation, "-e", f"inject={call}:signal=KILL:when={number}")
+    assert code == -signal.SIGKILL
+    assert OPERATIONS[operation].verify(root, pristine) in {"old", "new"}
+
+
+def test_a_call_that_the_kernel_interrupts_is_made_again(tmp_path: Path) -> None:
+    inject = "inject=fsync,fchmod:error=EINTR:when=2+3"
+    code, _, root = traced(tmp_path, "apply", "-e", inject)
+    assert code == 0
+    assert {name: (root / name).read_bytes() for name in samples.BEFORE} == samples.AFTER

@@ -22,7 +22,8 @@ from patcher.engines.extract import (
 )
 from patcher.engines.extract.sglang_examples import EXAMPLE, FAMILIES
 from patcher.engines.extract.sglang_rules import Grid
-from patcher.engines.extract.sglang_stage import ASSUMED, CARDS, Stage
+from patcher.engines.extract.sglang_stage import ASSUMED, Stage
+from patcher.engines.extract.sglang_stubs import CARDS
 from patcher.engines.extract.source import WheelSource, _project_files
 from patcher.errors import UnreadableError
 

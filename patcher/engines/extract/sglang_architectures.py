@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from patcher.engines.extract.sglang_launch import TWINS, outcome
 from patcher.engines.extract.sglang_models import MODELS, files, write
-from patcher.engines.extract.sglang_stage import CARDS, Stage
+from patcher.engines.extract.sglang_stage import Stage
+from patcher.engines.extract.sglang_stubs import CARDS
 
 if TYPE_CHECKING:
     from patcher.engines.extract.source import Source

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 from patcher.engines.extract.sglang_examples import FAMILIES, documents
 from patcher.engines.extract.sglang_models import write
-from patcher.engines.extract.sglang_stage import CARDS, Stage, clean_environment
+from patcher.engines.extract.sglang_stage import Stage, clean_environment
+from patcher.engines.extract.sglang_stubs import CARDS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -8,12 +8,13 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from patcher.engines.extract.sglang_models import MODELS, write
-from patcher.engines.extract.sglang_stage import CARDS, Stage, clean_environment
+from patcher.engines.extract.sglang_stage import Stage, clean_environment
+from patcher.engines.extract.sglang_stubs import CARDS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from patcher.engines.extract.sglang_stage import Card
+    from patcher.engines.extract.sglang_stubs import Card
     from patcher.engines.extract.source import Source
 
     Row = tuple[dict[str, str], dict[str, Any]]

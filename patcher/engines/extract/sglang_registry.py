@@ -11,7 +11,8 @@ import traceback
 import types
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from patcher.engines.extract.sglang_stage import CARDS, Stage
+from patcher.engines.extract.sglang_stage import Stage
+from patcher.engines.extract.sglang_stubs import CARDS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

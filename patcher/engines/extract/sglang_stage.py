@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from patcher.engines.extract.index import Index
+    from patcher.engines.extract.sglang_stubs import Card
     from patcher.engines.extract.source import Source
 
 ASSUMED = (
@@ -118,7 +119,7 @@ class _Package(types.ModuleType):
 
 
 @contextlib.contextmanager
-def cleanenvironment() -> Iterator[None]:
+def clean_environment() -> Iterator[None]:
     """What a launch writes into ``os.environ`` is gone afterwards."""
     before = dict(os.environ)
     try:
