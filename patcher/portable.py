@@ -56,6 +56,14 @@ def _of_state(survey: tuple[ReleaseAnswer, ...], *states: str) -> list[str]:
     return [item.release for item in survey if item.state in states]
 
 
+def _by_finding(survey: tuple[ReleaseAnswer, ...], state: str) -> dict[str, list[str]]:
+    groups: dict[str, list[str]] = {}
+    for item in survey:
+        if item.state == state and item.finding:
+            groups.setdefault(item.finding, []).append(item.release)
+    return groups
+
+
 def _findings(
     subject: Subject, engine: str, gpu: str, survey: tuple[ReleaseAnswer, ...]
 ) -> Iterator[Finding]:
@@ -65,19 +73,19 @@ def _findings(
         for item in subject.declarations
         if item.meaning not in findings.QUIET
     ) or tuple(Location(gap.file, gap.pointer, gap.line) for gap in subject.missing)
-    if refusing := _of_state(survey, "refuses"):
+    for finding, group in _by_finding(survey, "refuses").items():
         yield Finding(
-            "KV005" if subject.missing else "KV001",
+            finding,
             "error",
-            f"{name} {releases.ranges(refusing, known)} obeys this declaration and does not start "
+            f"{name} {releases.ranges(group, known)} obeys this declaration and does not start "
             f"on {gpu}",
             places,
         )
-    if stuck := _of_state(survey, "no-backend"):
+    for finding, group in _by_finding(survey, "no-backend").items():
         yield Finding(
-            "KV001",
+            finding,
             "warning",
-            f"{name} {releases.ranges(stuck, known)} cannot run this model on {gpu}, whatever the "
+            f"{name} {releases.ranges(group, known)} cannot run this model on {gpu}, whatever the "
             "files say about the KV cache",
         )
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from patcher import engines
 from patcher.engines.base import Place
-from patcher.findings import QUIET
+from patcher.findings import NOT_KV, QUIET
 from patcher.verdict import ReleaseAnswer
 
 if TYPE_CHECKING:
@@ -65,4 +65,6 @@ def _judge(
     cured = quiet is not subject and not (
         engines.answer(engine, release, quiet.values, quiet.model, launch).refusals
     )
-    return ReleaseAnswer(engine, release, "refuses" if cured or reads else "no-backend", dtype)
+    finding = answer.refusals[0].finding
+    blamed = cured or (reads and finding != NOT_KV)
+    return ReleaseAnswer(engine, release, "refuses" if blamed else "no-backend", dtype, finding)

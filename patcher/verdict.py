@@ -103,13 +103,14 @@ class ReleaseAnswer:
 
     ``state`` is ``ignores`` (starts, does not read the declaration), ``runs`` (starts with what is
     declared), ``refuses`` (reads the declaration and does not start), ``no-backend`` (does not
-    start whatever the files say) or ``unknown``.
+    start whatever the files say) or ``unknown``. ``finding`` is the id of why it does not start.
     """
 
     engine: str
     release: str
     state: Literal["ignores", "runs", "refuses", "no-backend", "unknown"]
     kv_cache_dtype: str | None
+    finding: str | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """As in ``check --json``."""
@@ -118,6 +119,7 @@ class ReleaseAnswer:
             "version": self.release,
             "state": self.state,
             "kv_cache_dtype": self.kv_cache_dtype,
+            "finding": self.finding,
         }
 
 

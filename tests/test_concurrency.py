@@ -5,11 +5,19 @@ Here some rounds of each pair; ``python -m faults`` in this folder runs two hund
 
 from __future__ import annotations
 
+import errno
+import json
+import os
 import socket
 from typing import TYPE_CHECKING
 
 import pytest
 from faults import races
+from faults.operations import apply
+
+from patcher import fsio, transaction
+from patcher.errors import RefusedError
+from patcher.transaction.journal import NAME
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -45,3 +53,59 @@ def test_the_loser_names_the_winner(tmp_path: Path) -> None:
     winner, loser = sorted(ends, key=lambda end: end.code)
     assert (winner.code, loser.code) == (0, 3)
     assert f"process {winner.pid} on {socket.gethostname()}, since 20" in loser.message
+
+
+def test_the_note_where_there_are_no_hard_links(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_args: object, **_words: object) -> None:
+        raise OSError(errno.EPERM, os.strerror(errno.EPERM))
+
+    root = races.samples.build(tmp_path / "ckpt" / "snapshot")
+    monkeypatch.setattr(os, "link", refuse)
+    apply(root)
+    transaction.undo(root)
+    assert not [name for name in os.listdir(root / NAME) if name.startswith("holder")]
+
+
+def test_a_link_whose_reply_was_lost_is_a_note(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lost(call: str, _file: str) -> OSError | None:
+        return OSError(errno.EEXIST, os.strerror(errno.EEXIST)) if call == "link" else None
+
+    root = races.samples.build(tmp_path / "ckpt" / "snapshot")
+    monkeypatch.setattr(fsio, "hook", lost)
+    apply(root)
+    assert transaction.status(root).state == "patched"
+
+
+def test_what_a_killed_process_left_beside_the_note_is_removed_later(tmp_path: Path) -> None:
+    root = races.samples.build(tmp_path / "ckpt" / "snapshot")
+    apply(root)
+    old, young = root / NAME / "holder.0123456789abcdef", root / NAME / "holder.fedcba9876543210"
+    for path in (old, young):
+        path.touch()
+    os.utime(old, (0, 0))
+    transaction.undo(root)
+    assert (old.exists(), young.exists()) == (False, True)
+
+
+def test_a_note_that_came_in_between_is_put_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The stale note is read, another process replaces it by its own, then it is taken away."""
+    root = races.samples.build(tmp_path / "ckpt" / "snapshot")
+    apply(root)
+    races.stale_note(root)
+    note = root / NAME / "holder"
+    living = json.dumps(json.loads(note.read_text()) | {"pid": 1, "host": "elsewhere"})
+
+    def come_between(call: str, _file: str) -> None:
+        if call == "rename" and note.exists() and note.read_text() != living:
+            note.write_text(living)
+
+    monkeypatch.setattr(fsio, "hook", come_between)
+    with pytest.raises(RefusedError, match="process 1 on elsewhere"):
+        transaction.undo(root)
+    assert note.read_text() == living

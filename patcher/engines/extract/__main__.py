@@ -11,16 +11,11 @@ import json
 import os
 import sys
 import time
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from patcher.engines.extract import vllm_selection
 from patcher.engines.extract.source import DirectorySource, wheel_source, wheels
 from patcher.errors import CkptPatchError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from patcher.engines.extract.source import Source
 
 _FACTS = os.path.join(os.path.dirname(os.path.dirname(__file__)), "facts")
 _OLDEST = "0.11.2"
@@ -35,29 +30,29 @@ def dumps(facts: dict[str, Any]) -> str:
 
 
 def _block(value: Any, depth: int = 2) -> str:
-    if depth and isinstance(value, dict) and value:
+    nested = isinstance(value, (dict, list)) and any(
+        isinstance(item, (dict, list))
+        for item in (value.values() if isinstance(value, dict) else value)
+    )
+    if not depth or not nested:
+        return json.dumps(value)
+    if isinstance(value, dict):
         rows = ",\n".join(f"{json.dumps(k)}: {_block(v, depth - 1)}" for k, v in value.items())
         return f"{{\n{rows}\n}}"
-    if depth and isinstance(value, list) and value and isinstance(value[0], list):
+    if isinstance(value[0], list):
         return "[\n" + ",\n".join(json.dumps(row) for row in value) + "\n]"
     return json.dumps(value)
 
 
-def _sources(arguments: argparse.Namespace) -> Iterator[tuple[str, Source]]:
-    if arguments.tree:
-        yield arguments.version, DirectorySource(arguments.tree)
-        return
-    releases = arguments.release
-    if releases == ["all"]:
-        releases = list(_since(wheels(arguments.engine)))
-    for release in releases:
-        yield release, wheel_source(arguments.engine, release)
-
-
-def _since(found: dict[str, str]) -> Iterator[str]:
+def _releases(arguments: argparse.Namespace) -> list[str]:
     from packaging.version import Version  # noqa: PLC0415 - one use
 
-    yield from (v for v in sorted(found, key=Version) if Version(v) >= Version(_OLDEST))
+    if arguments.tree:
+        return [arguments.version]
+    if arguments.release != ["all"]:
+        return list(arguments.release)
+    ordered = sorted(wheels(arguments.engine), key=Version)
+    return [release for release in ordered if Version(release) >= Version(_OLDEST)]
 
 
 def main() -> int:
@@ -75,12 +70,14 @@ def main() -> int:
         parser.error("name releases, or --tree and --version")
     if sys.version_info < _PYTHON:
         parser.error("facts are extracted with Python 3.11 or later")
-    return max(_extract(arguments, *item) for item in _sources(arguments))
+    return max(_extract(arguments, release) for release in _releases(arguments))
 
 
-def _extract(arguments: argparse.Namespace, release: str, source: Source) -> int:
+def _extract(arguments: argparse.Namespace, release: str) -> int:
     start = time.perf_counter()
     try:
+        tree = arguments.tree
+        source = DirectorySource(tree) if tree else wheel_source(arguments.engine, release)
         text = dumps(vllm_selection.facts(source, release))
     except CkptPatchError as error:
         sys.stderr.write(f"{arguments.engine} {release}: {error}\n")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dis
+import traceback
 from typing import TYPE_CHECKING, Any
 
 from patcher.engines.extract.shims import Shim, ShimJudgedError
@@ -48,7 +49,8 @@ _IMPLEMENTATION = {
     "attn_type": "decoder",
     "kv_sharing_target_layer_name": None,
 }
-#: What a constructor raises when it refuses; anything else is an accident of the stand-ins.
+#: What a constructor raises when it refuses, in attention code; anything else is an accident of
+#: the stand-ins.
 _REFUSALS = (ValueError, NotImplementedError, AssertionError)
 
 
@@ -156,6 +158,11 @@ def _reaches_constructor(stage: Stage, backend: Any, dtype: str) -> bool:
     return capable and backend.supports_kv_cache_dtype(dtype)
 
 
+def _raised_in(error: BaseException) -> str:
+    *_, (frame, _) = traceback.walk_tb(error.__traceback__)
+    return frame.f_code.co_filename
+
+
 def constructor(release: Release, name: str) -> list[Any]:
     """``[place, refusal text or null, what kept the constructor from running to its end]``.
 
@@ -172,10 +179,11 @@ def constructor(release: Release, name: str) -> list[Any]:
         own = _MLA if backend.is_mla() else {}
         try:
             backend.get_impl_cls()(**_IMPLEMENTATION, **own, kv_cache_dtype=dtype)
-        except _REFUSALS as error:
-            return f"{type(error).__name__}: {error}"
-        except (ShimJudgedError, Exception) as error:  # noqa: BLE001 - accidents of the stand-ins
-            stopped[f"{type(error).__name__}: {error}"] = None
+        except (ShimJudgedError, Exception) as error:  # noqa: BLE001 - sorted below
+            text = f"{type(error).__name__}: {error}"
+            if isinstance(error, _REFUSALS) and "attention/" in _raised_in(error):
+                return text
+            stopped[text] = None
         return None
 
     tree = release.explore(ask, **_TEXT_CONFIG)
