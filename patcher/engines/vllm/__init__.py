@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from patcher.engines import facts
 from patcher.engines.base import Answer, Place, Resolution
+from patcher.engines.vllm import kernels
 from patcher.engines.vllm.resolution import resolve, uses_mla
 from patcher.engines.vllm.selection import select
 
@@ -50,8 +51,13 @@ def answer(release: str, documents: Documents, model: Model, launch: Launch) -> 
     if selection.unknown:
         return replace(early, unknown=f"vLLM {release}: {selection.unknown}")
     refusals = _refusals(resolved, selection)
+    assert launch.capability is not None
+    failing = kernels.notices(
+        launch.capability, selection.selected, selection.kv_cache_dtype, _decided_by(resolved)
+    )
     return replace(
         early,
+        notices=(*early.notices, *(() if refusals else failing)),
         resolution=_final(resolved, selection),
         backends=selection.backends,
         selected=None if refusals else selection.selected,
