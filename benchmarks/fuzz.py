@@ -10,6 +10,8 @@ same for seconds. A failing input is printed and ends the run with exit code 1. 
 the kernel: an input that takes more than ``MEMORY`` bytes fails.
 """
 
+# ruff: noqa: INP001, S311, S603, T201 - a program that prints; chance is not for secrets
+
 from __future__ import annotations
 
 import argparse
@@ -27,6 +29,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from hypothesis.strategies import SearchStrategy
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(REPOSITORY), str(REPOSITORY / "tests")]
@@ -62,6 +66,7 @@ def with_hypothesis(target: str, runs: int) -> Counter[bool]:
     from hypothesis import HealthCheck, Phase, given, settings  # noqa: PLC0415 - one engine is used
 
     done: Counter[bool] = Counter()
+    inputs: SearchStrategy[bytes] = hostile().inputs(target)
 
     def attack(data: bytes) -> None:
         done[hostile().TARGETS[target](data)] += 1
@@ -74,7 +79,7 @@ def with_hypothesis(target: str, runs: int) -> Counter[bool]:
             phases=[Phase.generate, Phase.shrink],
             suppress_health_check=list(HealthCheck),
         )
-        chosen(given(hostile().inputs(target))(attack))()
+        chosen(given(inputs)(attack))()
     return done
 
 
@@ -96,7 +101,7 @@ def with_atheris(target: str, runs: int) -> Counter[bool]:
 
 def inside_atheris(target: str, words: list[str]) -> None:
     """The process that fuzzes one target; says every hundred inputs how far it is."""
-    import atheris  # noqa: PLC0415 - not a dependency
+    atheris: Any = import_module("atheris")  # not a dependency
 
     with atheris.instrument_imports(include=["patcher"]):
         attack_one = hostile().TARGETS[target]

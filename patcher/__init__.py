@@ -10,11 +10,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from patcher.api import apply, check, plan
+    from patcher.api import apply, check, plan, undo
     from patcher.checkpoint import open_checkpoint
     from patcher.errors import CkptPatchError
     from patcher.target import Target
-    from patcher.transaction import undo
 
 __version__ = "0.1.0"
 
@@ -27,7 +26,7 @@ _HOMES = {
     "check": "api",
     "open_checkpoint": "checkpoint",
     "plan": "api",
-    "undo": "transaction",
+    "undo": "api",
 }
 
 

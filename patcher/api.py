@@ -65,6 +65,23 @@ def apply(
     return apply_plan(checkpoint.root, made, wait=wait).record
 
 
+def undo(
+    path: StrPath, *, merge: bool = False, force: bool = False, wait: float = 0.0
+) -> Record | None:
+    """Take the last patch back; ``None`` when there was none.
+
+    ``merge`` takes only the patch's own keys out of files that were edited since; ``force``
+    restores those files too and keeps a copy of each in the record.
+
+    Raises:
+        RefusedError: a file was edited since, or a saved original is damaged; nothing was written.
+    """
+    from pathlib import Path  # noqa: PLC0415 - lazy: the type is needed only here
+
+    undone = transaction.undo(Path(path), merge=merge, force=force, wait=wait)
+    return undone.transactions[0].record if undone.transactions else None
+
+
 def apply_plan(root: StrPath, plan: Plan, *, wait: float = 0.0) -> Applied:
     """Write a plan's edits, with its report in the record."""
     from patcher.report import markdown  # noqa: PLC0415 - lazy: deepdiff costs 130 ms

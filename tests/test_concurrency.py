@@ -12,7 +12,7 @@ import socket
 from typing import TYPE_CHECKING
 
 import pytest
-from faults import races
+from faults import races, samples
 from faults.operations import apply
 
 from patcher import fsio, transaction
@@ -48,7 +48,7 @@ def test_a_race_for_the_note_of_a_process_that_is_gone(lock: str, tmp_path: Path
 
 
 def test_the_loser_names_the_winner(tmp_path: Path) -> None:
-    root = races.samples.build(tmp_path / "ckpt" / "snapshot")
+    root = samples.build(tmp_path / "ckpt" / "snapshot")
     ends = races.race(root, [races.slow_apply, races.slow_apply], races.honest_flock)
     winner, loser = sorted(ends, key=lambda end: end.code)
     assert (winner.code, loser.code) == (0, 3)
@@ -61,7 +61,7 @@ def test_the_note_where_there_are_no_hard_links(
     def refuse(*_args: object, **_words: object) -> None:
         raise OSError(errno.EPERM, os.strerror(errno.EPERM))
 
-    root = races.samples.build(tmp_path / "ckpt" / "snapshot")
+    root = samples.build(tmp_path / "ckpt" / "snapshot")
     monkeypatch.setattr(os, "link", refuse)
     apply(root)
     transaction.undo(root)
@@ -74,14 +74,14 @@ def test_a_link_whose_reply_was_lost_is_a_note(
     def lost(call: str, _file: str) -> OSError | None:
         return OSError(errno.EEXIST, os.strerror(errno.EEXIST)) if call == "link" else None
 
-    root = races.samples.build(tmp_path / "ckpt" / "snapshot")
+    root = samples.build(tmp_path / "ckpt" / "snapshot")
     monkeypatch.setattr(fsio, "hook", lost)
     apply(root)
     assert transaction.status(root).state == "patched"
 
 
 def test_what_a_killed_process_left_beside_the_note_is_removed_later(tmp_path: Path) -> None:
-    root = races.samples.build(tmp_path / "ckpt" / "snapshot")
+    root = samples.build(tmp_path / "ckpt" / "snapshot")
     apply(root)
     old, young = root / NAME / "holder.0123456789abcdef", root / NAME / "holder.fedcba9876543210"
     for path in (old, young):
@@ -95,7 +95,7 @@ def test_a_note_that_came_in_between_is_put_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The stale note is read, another process replaces it by its own, then it is taken away."""
-    root = races.samples.build(tmp_path / "ckpt" / "snapshot")
+    root = samples.build(tmp_path / "ckpt" / "snapshot")
     apply(root)
     races.stale_note(root)
     note = root / NAME / "holder"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Callable
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +17,7 @@ from faults.operations import OPERATIONS, Operation
 from patcher.errors import CkptPatchError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from faults.disk import Disk
 
@@ -99,4 +98,6 @@ def test_the_order_of_writes_of_every_command(operation: str, tmp_path: Path) ->
             if name == call and file != "holder":
                 without = story[:place] + story[place + 1 :]
                 again = (call, file) in story[place + 1 :]
-                assert again or order.violations(without, interrupted=recovers), f"{call} {file} is not needed"
+                assert again or order.violations(without, interrupted=recovers), (
+                    f"{call} {file} is not needed"
+                )

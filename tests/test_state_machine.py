@@ -9,7 +9,6 @@ from pathlib import Path
 
 from faults import harness, samples
 from faults.harness import Fault
-from faults.operations import apply
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
@@ -160,7 +159,7 @@ class Checkpoint(RuleBasedStateMachine):
         options = {} if how == "plain" else {how: True}
         edited = self.edited
         ran = harness.run(
-            lambda root: transaction.undo(root, **options),  # type: ignore[arg-type]
+            lambda root: transaction.undo(root, **options),
             self.root,
             Fault(harness.die),
             at,

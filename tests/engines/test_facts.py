@@ -2,22 +2,17 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
 from patcher.engines import facts
 from patcher.errors import UnreadableError
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
 
 @pytest.fixture
-def known(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def known(monkeypatch: pytest.MonkeyPatch) -> None:
     releases = ("0.9.2", "0.16.0", "0.18.1", "0.18.1.post1")
     monkeypatch.setattr(facts, "releases", lambda _engine: releases)
-    return
 
 
 @pytest.mark.usefixtures("known")

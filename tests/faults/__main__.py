@@ -1,8 +1,10 @@
 """All faults at all points, as tables: ``cd tests && python -m faults``.
 
-The test suite runs every fault of the first table and a sample of the others. Exit code 1: something
-was violated, an outcome never came up, or a command makes fewer calls than recorded.
+The test suite runs every fault of the first table and a sample of the others. Exit code 1:
+something was violated, an outcome never came up, or a command makes fewer calls than recorded.
 """
+
+# ruff: noqa: T201 - a program that prints
 
 from __future__ import annotations
 

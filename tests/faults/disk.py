@@ -15,11 +15,11 @@ import struct
 import subprocess
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
 _SHUTDOWN = 0x8004587D  # _IOR('X', 125, __u32)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
@@ -13,10 +12,16 @@ from patcher.transaction import entry
 from patcher.transaction.journal import Journal, State, Transaction
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
     from pathlib import Path
 
     from faults.harness import Action
+
     from patcher.transaction.entry import Entry
+
+
+def _put(owner: Any, name: str, value: object) -> None:
+    setattr(owner, name, value)
 
 
 def _no_file_fsync() -> None:
@@ -29,12 +34,12 @@ def _no_file_fsync() -> None:
         if stat.S_ISDIR(os.fstat(fd).st_mode):
             sync(fd)
 
-    setattr(fsio, "_call", quiet)
-    setattr(fsio, "_fsync", directories_only)
+    _put(fsio, "_call", quiet)
+    _put(fsio, "_fsync", directories_only)
 
 
 def _no_directory_fsync() -> None:
-    setattr(fsio, "fsync_dir", lambda _fd, _name: None)
+    _put(fsio, "fsync_dir", lambda _fd, _name: None)
 
 
 def _no_intent() -> None:
@@ -43,7 +48,7 @@ def _no_intent() -> None:
     def without(journal: Journal, transaction: Transaction, state: State) -> Transaction:
         return transaction if state == "pending" else move(journal, transaction, state)
 
-    setattr(Journal, "move", without)
+    _put(Journal, "move", without)
 
 
 def _in_place() -> None:
@@ -59,7 +64,7 @@ def _in_place() -> None:
             os.close(fd)
         fsio.fsync_dir(dir_fd, ".")
 
-    setattr(entry, "replace_all", replace_all)
+    _put(entry, "replace_all", replace_all)
 
 
 #: What is left out or done wrong -> how to do so in a child process.

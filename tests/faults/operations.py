@@ -5,12 +5,15 @@ from __future__ import annotations
 import os
 import re
 from dataclasses import dataclass, field
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from faults import samples
 from faults.harness import KILLED, Action, Fault, die, run
 
 from patcher import outfile, transaction
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 Picture = dict[str, tuple[object, ...]]
 Contents = dict[str, bytes]

@@ -73,7 +73,7 @@ PAIRS: dict[str, tuple[Prepare, Prepare, bool]] = {
 
 def lying_flock() -> None:
     """Locks that succeed for everyone, as on some Lustre and NFS mounts."""
-    setattr(fcntl, "flock", lambda _fd, _how: None)
+    vars(fcntl)["flock"] = lambda _fd, _how: None
 
 
 def honest_flock() -> None:
@@ -174,5 +174,11 @@ def _verify(root: Path, pristine: dict[str, Any], ends: list[End]) -> None:
 def stale_note(root: Path) -> None:
     """The note of a process that is gone."""
     (root / NAME).mkdir(exist_ok=True)
-    note = {"pid": 2**22 - 1, "host": socket.gethostname(), "since": "", "command": "", "birth": "1"}
+    note = {
+        "pid": 2**22 - 1,
+        "host": socket.gethostname(),
+        "since": "",
+        "command": "",
+        "birth": "1",
+    }
     (root / NAME / "holder").write_text(json.dumps(note))
