@@ -17,7 +17,7 @@ LAYERS = (
     {"engines"},
     {
         "verdict", "subject", "checking", "portable", "recipes", "cures", "findings", "releases",
-        "cost", "readers", "explain",
+        "cost", "readers", "explain", "matrix",
     },
     {"edits", "planning", "saved_plan"},
     {"entry", "record", "journal", "lock", "interrupts", "recovery", "transaction"},

@@ -375,9 +375,10 @@ def test_a_link_to_elsewhere_is_read_and_never_written_through(root: Path, tmp_p
     elsewhere = tmp_path / "elsewhere.json"
     os.rename(root / "config.json", elsewhere)
     (root / "config.json").symlink_to(elsewhere)
-    before = elsewhere.lstat(), elsewhere.read_bytes()
+    before = elsewhere.stat().st_mtime_ns, elsewhere.stat().st_ino, elsewhere.read_bytes()
     apply(root)
-    assert (elsewhere.lstat(), elsewhere.read_bytes()) == before
+    after = elsewhere.stat().st_mtime_ns, elsewhere.stat().st_ino, elsewhere.read_bytes()
+    assert after == before
     assert (root / "config.json").read_bytes() == samples.AFTER["config.json"]
     transaction.undo(root)
     assert os.readlink(root / "config.json") == str(elsewhere)
@@ -447,7 +448,7 @@ def test_too_few_file_descriptors(root: Path, number: int) -> None:
         return apply(at)
 
     ran = harness.run(starved, root, harness.Fault(lambda: None), 0)
-    assert ran.code in {0, 4, 5}, ran
+    assert ran.code in {0, 4, 5, 6}, ran
     transaction.recover(root)
     transaction.undo(root)
     assert samples.picture(root) == pristine

@@ -23,6 +23,7 @@ COMMANDS = {
     "explain": ("explain", "Explain a finding, such as KV001."),
     "targets": ("targets", "List the GPUs and their names."),
     "recipes": ("recipes", "List, show or validate recipes."),
+    "matrix": ("matrix", "Show which attention backend runs which KV-cache dtype on a GPU."),
     "engines": ("engines", "List the engine releases whose behaviour is known."),
 }
 

@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from patcher.engines.extract.sglang import text
-from patcher.engines.extract.sglang_architectures import relevant
 from patcher.engines.extract.sglang_examples import FAMILIES, documents
 from patcher.engines.extract.sglang_launch import general
 from patcher.engines.extract.sglang_models import deaf
@@ -111,14 +110,6 @@ def test_a_stage_answers_for_the_card(tmp_path: Path) -> None:
         answers[card.name] = stage.get("sglang.probe:sm")(), stage.get("sglang.probe:hip")()
     assert answers["sm120"] == ((12, 0), False)
     assert answers["gfx942"] == ((9, 4), True)
-
-
-def test_groups_lose_what_was_asked_as_the_wrong_kind() -> None:
-    groups = [
-        {"model": "mla", "names": ["Dense", "Latent"], "gpus": {}},
-        {"model": "mha", "names": ["Latent"], "gpus": {}},
-    ]
-    assert relevant(groups, ["Latent"]) == [{"model": "mla", "names": ["Latent"], "gpus": {}}]
 
 
 def test_the_file_has_one_rule_a_line() -> None:

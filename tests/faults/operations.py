@@ -179,13 +179,13 @@ OPERATIONS: dict[str, Operation] = {
         apply_and_edit, force, _PATCHED, samples.BEFORE, fewest=(33, 33), back=force
     ),
     "recover, half applied": Operation(
-        cut_off(apply, 3), transaction.recover, samples.BEFORE, samples.BEFORE, fewest=(19, 16)
+        cut_off(apply, 3), transaction.recover, samples.BEFORE, samples.BEFORE, fewest=(20, 17)
     ),
     "recover, all applied": Operation(
-        cut_off(apply, 4), transaction.recover, samples.AFTER, samples.AFTER, fewest=(11, 11)
+        cut_off(apply, 4), transaction.recover, samples.AFTER, samples.AFTER, fewest=(12, 12)
     ),
     "recover, half undone": Operation(
-        cut_off_undo, transaction.recover, samples.BEFORE, samples.BEFORE, fewest=(19, 16)
+        cut_off_undo, transaction.recover, samples.BEFORE, samples.BEFORE, fewest=(20, 17)
     ),
     "plan -o": Output(
         lambda root: (root.parent / "plan.json").write_bytes(PLANS[0]),

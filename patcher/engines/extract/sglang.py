@@ -53,7 +53,7 @@ def extract(release: str, source: Source, launches: Rows | None = None) -> dict[
         families = sglang_checkpoint.rows(source, folder)
     with tempfile.TemporaryDirectory() as folder:
         known = sglang_architectures.latent(source, folder)
-        groups = sglang_architectures.relevant(sglang_architectures.groups(source, folder), known)
+        groups = sglang_architectures.groups(source, folder, known)
     _check(release, rows)
     return {
         "engine": "sglang",

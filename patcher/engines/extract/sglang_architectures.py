@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 _PLACES = ("sglang/srt/server_args.py", "sglang/srt/configs/model_config.py")
 _NAME = re.compile(r'"([A-Z]\w+(?:ForCausalLM|ForConditionalGeneration|LMHeadModel))"')
-#: Which names can have sparse attention; all of them are asked as ``mla`` and ``mha``.
+#: Which names can have sparse attention.
 _SPARSE = re.compile("V32|Dsa")
 _DEFAULT: dict[str, str | None] = {"kv_cache_dtype": "auto"}
 _KEPT = ("attention_backend", "kv_cache_dtype", "page_size", "err", "msg", "unknown")
@@ -26,12 +26,12 @@ _KEPT = ("attention_backend", "kv_cache_dtype", "page_size", "err", "msg", "unkn
 Outcome = dict[str, Any]
 
 
-def groups(source: Source, folder: str) -> list[dict[str, Any]]:
+def groups(source: Source, folder: str, known: list[str]) -> list[dict[str, Any]]:
     """``model`` (a kind), ``names``, and ``gpus`` with what a launch without flags resolves there.
 
-    Each architecture gets the fields of its kind and no others; where its code misses one, the
-    outcome is ``unknown``. Architectures that behave like their kind are left out; a GPU that has a
-    twin is taken to behave like it.
+    ``known`` are the architectures with latent attention. Each one gets the fields of its kind and
+    no others; where its code misses one, the outcome is ``unknown``. Architectures that behave like
+    their kind are left out; a GPU that has a twin is taken to behave like it.
     """
     found: dict[tuple[str, str], dict[str, Outcome]] = {}
     usual: dict[str, dict[str, Outcome]] = {}
@@ -45,7 +45,7 @@ def groups(source: Source, folder: str) -> list[dict[str, Any]]:
             first = MODELS[kind]["architectures"][0]
             usual.setdefault(kind, {})[gpus] = _ask(stage, folder, kind, first)
             for name in names:
-                if kind != "dsa" or _SPARSE.search(name):
+                if (name in known) != (kind == "mha") and (kind != "dsa" or _SPARSE.search(name)):
                     results = found.setdefault((kind, name), {})
                     results[gpus] = _ask(stage, folder, kind, name)
     return _grouped({key: r for key, r in found.items() if r != usual[key[0]]})
@@ -62,17 +62,6 @@ def latent(source: Source, folder: str) -> list[str]:
             if config(path).attention_arch.name == "MLA":
                 found.append(name)
     return found
-
-
-def relevant(groups: list[dict[str, Any]], known: list[str]) -> list[dict[str, Any]]:
-    """The groups without architectures that were asked as the kind that they are not."""
-    kept = []
-    for group in groups:
-        wanted = group["model"] != "mha"
-        names = [name for name in group["names"] if (name in known) == wanted]
-        if names:
-            kept.append({**group, "names": names})
-    return kept
 
 
 def _names(source: Source) -> set[str]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
+import re
 import types
 from typing import TYPE_CHECKING, Any
 
@@ -38,6 +39,10 @@ PROVENANCE = (
 )
 POOL = (_POOL, f"{_RUNNER}.configure_kv_cache_dtype")
 _VENDORS = {"cuda": "sm120", "hip": "gfx942"}
+
+
+#: An open file in an error's text, with the name of the example's directory.
+_FILE = re.compile(r"<_io\.TextIOWrapper name='[^']*/([^'/]+)'[^>]*>")
 
 
 class _ReachedError(Exception):
@@ -112,7 +117,7 @@ def model_config(stage: Stage, path: str, quantization: str | None) -> Any:
 
 
 def _refusal(stage: str, quantization: str | None, error: Exception) -> dict[str, Any]:
-    text = str(error)
+    text = _FILE.sub(r"\1", str(error))
     return {"stage": stage, "quantization": quantization, "err": type(error).__name__, "msg": text}
 
 
