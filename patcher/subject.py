@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from copy import copy as shallow_copy
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from patcher.errors import UnreadableError
+from patcher.jsontext import parse_pointer
 from patcher.metadata import declarations as statements
 from patcher.metadata import model as models
 from patcher.verdict import Location
@@ -66,7 +68,8 @@ class Subject:
         values = dict(self.values)
         for file, patch in operations.items():
             try:
-                values[file] = jsonpatch.JsonPatch(patch).apply(values[file])
+                unshared = _unshared(values[file], [operation["path"] for operation in patch])
+                values[file] = jsonpatch.JsonPatch(patch).apply(unshared, in_place=True)
             except jsonpatch.JsonPatchException as error:
                 raise UnreadableError(f"the patch does not fit: {error}", path=file) from error
         return replace(self, values=values)
@@ -77,6 +80,21 @@ class Subject:
             if (declaration.file, declaration.pointer) == (file, pointer):
                 return Location(file, pointer, declaration.line)
         return Location(file, pointer, 1)
+
+
+def _unshared(value: Any, pointers: list[str]) -> Any:
+    """A copy that shares everything which is not on the way to a pointer.
+
+    A deep copy of a 3 MB config takes a third of a second, and every cure needs one.
+    """
+    copied = shallow_copy(value)
+    for pointer in pointers:
+        node = copied
+        for token in parse_pointer(pointer)[:-1]:
+            key = int(token) if isinstance(node, list) else token
+            node[key] = shallow_copy(node[key])
+            node = node[key]
+    return copied
 
 
 def _ambiguous(

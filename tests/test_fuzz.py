@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import os
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from faults import hostile
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 #: Whole commands cost a hundred times what a parser does.
 EXAMPLES = {"commands": 25}
@@ -39,26 +43,34 @@ def test_the_seeds_are_accepted(target: str) -> None:
 @given(st.text())
 @settings(max_examples=300)
 def test_a_name_in_a_weight_map_never_leaves_the_checkpoint(name: str) -> None:
-    text = (b'{"weight_map": {"a": %s}}') % __import__("json").dumps(name).encode()
-    hostile.TARGETS["index"](text)
+    hostile.TARGETS["index"](json.dumps({"weight_map": {"a": name}}).encode())
 
 
-def _open_device() -> None:
-    os.close(os.open("/dev/zero", os.O_RDONLY))
+def test_the_watch_sees_a_file_that_is_opened() -> None:
+    with pytest.raises(AssertionError, match="/dev/zero"), hostile.watch().reading_only():
+        os.close(os.open("/dev/zero", os.O_RDONLY))
 
 
-def _write_file() -> None:
-    (hostile.sandbox() / "new").write_bytes(b"")
+def test_the_watch_sees_a_file_that_is_written(tmp_path: Path) -> None:
+    with pytest.raises(AssertionError, match="write"), hostile.watch().reading_only(str(tmp_path)):
+        (tmp_path / "new").write_bytes(b"")
 
 
-def _rename() -> None:
-    os.rename(hostile.sandbox() / "absent", "x")
+def test_the_watch_sees_a_path_that_is_written(tmp_path: Path) -> None:
+    (tmp_path / "old").touch()
+    with pytest.raises(AssertionError, match="rename"), hostile.watch().writing_by_name():
+        os.rename(tmp_path / "old", tmp_path / "new")
 
 
-@pytest.mark.parametrize("act", [_open_device, _write_file, _rename])
-def test_the_watch_sees(act: object) -> None:
-    assert callable(act)
-    with pytest.raises((AssertionError, FileNotFoundError)) as caught:  # noqa: SIM117
-        with hostile.watch().reading_only(str(Path.home())):
-            act()
-    del caught
+@pytest.mark.parametrize(
+    ("good", "bad"),
+    [
+        (b'"before_sha256"', b'"before_sha\\ud800256"'),
+        (b'"op": "test"', b'"op": []'),
+        (b'"path": "/quantization', b'"path": {}, "x": "/quantization'),
+    ],
+)
+def test_plans_that_once_were_a_traceback(good: bytes, bad: bytes) -> None:
+    seed = hostile.SEEDS["plan"][0]
+    assert good in seed
+    assert not hostile.TARGETS["plan"](seed.replace(good, bad, 1))

@@ -14,6 +14,7 @@ from faults import disk, harness, order, power
 from faults.mutants import MUTANTS, mutated
 from faults.operations import OPERATIONS, Operation
 
+from patcher import fsio
 from patcher.errors import CkptPatchError
 
 if TYPE_CHECKING:
@@ -101,3 +102,12 @@ def test_the_order_of_writes_of_every_command(operation: str, tmp_path: Path) ->
                 assert again or order.violations(without, interrupted=recovers), (
                     f"{call} {file} is not needed"
                 )
+
+
+def test_a_copy_is_synced_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[tuple[str, str]] = []
+    monkeypatch.setattr(fsio, "hook", lambda call, name: calls.append((call, name)))
+    (tmp_path / "source").write_bytes(b"data")
+    with fsio.open_dir(str(tmp_path)) as folder, (tmp_path / "source").open("rb") as source:
+        fsio.copy(source.fileno(), folder, "copy")
+    assert calls[-1] == ("fsync", "copy")

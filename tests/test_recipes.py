@@ -6,9 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from patcher import recipes
+from patcher import jsontext, recipes
 from patcher.errors import UnreadableError, UsageError
 from patcher.metadata.declarations import Declaration
+from patcher.subject import Subject
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -132,3 +133,16 @@ def test_a_recipe_file_is_found_by_path(tmp_path: Path) -> None:
     copy.write_bytes(b"#" * (recipes.MAX_BYTES + 1))
     with pytest.raises(UnreadableError, match="larger than 1 MB"):
         recipes.find(str(copy))
+
+
+def test_trying_a_patch_leaves_the_files_alone() -> None:
+    text = (
+        b'{"quantization_config": {"quant_method": "modelopt", "kv_cache_scheme": "FP8", "a": []}}'
+    )
+    subject = Subject.of({"config.json": jsontext.read(text, source="config.json")})
+    operations = recipes.find("kv-cache-model-dtype").operations(subject.declarations, ())
+    tried = subject.with_operations(operations).values["config.json"]["quantization_config"]
+    original = subject.values["config.json"]["quantization_config"]
+    assert tried == {"quant_method": "modelopt", "kv_cache_scheme": None, "a": []}
+    assert original["kv_cache_scheme"] == "FP8"
+    assert tried["a"] is original["a"]

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
     #: What the release said and what we say; ``None`` for a row that is an artefact.
     Pair = tuple[Any, Any] | None
@@ -25,6 +25,7 @@ LENGTH = 600
 class Comparison:
     """The count of one file. A cell is one row: it agrees when everything it tells agrees."""
 
+    file: Path
     engine: str
     release: str
     kind: str
@@ -34,14 +35,21 @@ class Comparison:
     seconds: float = 0.0
     differences: list[str] = field(default_factory=list)
 
-    @property
-    def percent(self) -> float:
-        return 100 * self.agreeing / self.cells if self.cells else 0.0
+
+def comparisons(
+    engine: str, kinds: Mapping[tuple[str, str], Callable[[str], Iterator[Pair]]]
+) -> Iterator[Comparison]:
+    """Every file of an engine, release by release."""
+    for release in releases(engine):
+        for (name, kind), pairs in kinds.items():
+            file = ORACLE / engine / name.format(release)
+            if file.exists():
+                yield compare(Comparison(file, engine, release, kind), pairs(release))
 
 
-def compare(engine: str, release: str, kind: str, pairs: Iterable[Pair]) -> Comparison:
-    """Count the pairs; whatever they raise is a difference that ends the file."""
-    result, start = Comparison(engine, release, kind), time.monotonic()
+def compare(result: Comparison, pairs: Iterator[Pair]) -> Comparison:
+    """Count the pairs."""
+    start = time.monotonic()
     for pair in pairs:
         if pair is None:
             result.ignored += 1
@@ -51,8 +59,8 @@ def compare(engine: str, release: str, kind: str, pairs: Iterable[Pair]) -> Comp
         if told == answered:
             result.agreeing += 1
         elif len(result.differences) < KEPT:
-            difference = f"{_short(told)}\n    we say: {_short(answered)}"
-            result.differences.append(f"{engine} {release} {kind}: {difference}")
+            where = f"{result.engine} {result.release} {result.kind}"
+            result.differences.append(f"{where}: {_short(told)}\n    we say: {_short(answered)}")
     result.seconds = time.monotonic() - start
     return result
 
@@ -70,10 +78,10 @@ def rows(engine: str, kind: str, release: str) -> Iterator[dict[str, Any]]:
                 yield row
 
 
-def releases(engine: str, kind: str, suffix: str = ".jsonl.gz") -> list[str]:
-    """The releases that have a file of this kind, oldest first."""
-    names = [path.name for path in (ORACLE / engine).glob(f"{kind}-*{suffix}")]
-    found = [name[len(kind) + 1 : -len(suffix)] for name in names]
+def releases(engine: str) -> list[str]:
+    """The releases that have files, oldest first."""
+    names = {path.name.partition("-")[2] for path in (ORACLE / engine).glob("*.gz")}
+    found = {name.partition(".json")[0] for name in names}
     return sorted(found, key=lambda release: [int(part) for part in release.split(".")])
 
 

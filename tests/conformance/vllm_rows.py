@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import gzip
 import json
+from dataclasses import replace
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from conformance.comparing import ORACLE, compare, releases, rows
+from conformance.comparing import ORACLE, rows
 from engines import test_vllm_resolution as resolution
 from engines import test_vllm_selection as selection
 
-from patcher.engines import facts
-from patcher.engines.vllm import flag_values
+from patcher.engines import answer, facts
+from patcher.engines.base import Launch
+from patcher.engines.vllm import DIMENSIONS, flag_values
 from patcher.engines.vllm.resolution import resolve
 from patcher.engines.vllm.selection import select
 from patcher.matrix import matrix
@@ -19,7 +22,9 @@ from patcher.matrix import matrix
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from conformance.comparing import Comparison, Pair
+    from conformance.comparing import Pair
+
+    from patcher.metadata.model import Model
 
     Row = Mapping[str, Any]
 
@@ -28,14 +33,7 @@ ENGINE = "vllm"
 ARTEFACTS = ("accelerator", "workspace")
 
 
-def comparisons() -> Iterator[Comparison]:
-    for kind, pairs in KINDS.items():
-        for release in releases(ENGINE, kind):
-            yield compare(ENGINE, release, kind, pairs(release))
-    for release in releases(ENGINE, "backends", ".json.gz"):
-        yield compare(ENGINE, release, "backends", _backends(release))
-
-
+@lru_cache(maxsize=1)
 def table(release: str) -> dict[tuple[str, ...], dict[str, Any]]:
     """The rows of ``matrix --json`` by what they are asked."""
     found = {}
@@ -69,16 +67,20 @@ def _words(row: Row, text: str | None) -> str | None:
 
 
 def grid(release: str) -> Iterator[Pair]:
-    """The selector, asked without a model's hook; a row that we lack is a difference."""
-    ours = table(release)
+    """The selector, asked without a model's hook; a row that only one side has is a difference.
+
+    Where 0.12.0 forces a backend through the environment, its rows tell what the selector would
+    answer without that; there ``selected`` is compared with the layers' rows only.
+    """
+    ours = dict(table(release))
     known = facts.load(ENGINE, release, "selection")["backends"]
     for row in rows(ENGINE, "grid", release):
         mine = ours.pop(_key(row), None)
         if mine is None:
             yield row, None
             continue
-        told = {"valid": row["valid"], "rejected": list(row["rejected"].items())}
-        found = {
+        told: dict[str, Any] = {"valid": row["valid"], "rejected": list(row["rejected"].items())}
+        found: dict[str, Any] = {
             "valid": list(mine["valid"]),
             "rejected": [(name, list(reasons)) for name, reasons in mine["rejected"].items()],
         }
@@ -103,10 +105,11 @@ def layers(release: str) -> Iterator[Pair]:
     """The layer that the release made, after the model's hook."""
     ours = table(release)
     for row in rows(ENGINE, "layers", release):
-        error = _words(row, row.get("error"))
-        if error and any(word in error for word in ARTEFACTS):
+        text = row.get("error") or ""
+        if any(word in text for word in ARTEFACTS):
             yield None
             continue
+        error = _words(row, text[: selection.LONGEST_ERROR])
         told = {
             "accepts": row["layer_ok"],
             "backend": row.get("backend"),
@@ -114,7 +117,7 @@ def layers(release: str) -> Iterator[Pair]:
             "error": error,
         }
         found = ours[_key(row)]["layer"]
-        if error and len(row["error"]) == selection.LONGEST_ERROR:
+        if error and len(text) > selection.LONGEST_ERROR:
             found = {**found, "error": (found["error"] or "")[: len(error)]}
         yield told, found
 
@@ -123,36 +126,44 @@ def hooks(release: str) -> Iterator[Pair]:
     """The dtype after the model's hook, and after the backend's own mapping."""
     for row in rows(ENGINE, "grid", release):
         if "model_hook_kv_cache_dtype" in row:
-            hooked = selection.answer(release, row, hooks=True)
             told = row["model_hook_kv_cache_dtype"]
-            changed = hooked.hook
-            yield told != row["kv_cache_dtype"], changed
+            found = selection.answer(release, row, hooks=True)
+            held = found.kv_cache_dtype if found.selected is None else told
+            yield (told != row["kv_cache_dtype"], told), (found.hook, held)
         if row["selected"] and "canonical_kv_cache_dtype" in row:
             plain = selection.answer(release, row, hooks=False)
             yield row["canonical_kv_cache_dtype"], plain.kv_cache_dtype
 
 
-def resolved(release: str) -> Iterator[Pair]:
-    """From metadata and flag to the dtype that the layer asks for."""
+def _variants(release: str) -> Iterator[tuple[dict[str, Any], dict[str, Any], Model]]:
+    """Each row of the resolver with its files and the model that they describe."""
     path = ORACLE / ENGINE / f"resolve-{release}.jsonl.gz"
     with gzip.open(path, "rt", encoding="utf-8") as file:
         variants = json.loads(next(file))["variants"]
     for row in rows(ENGINE, "resolve", release):
+        files = resolution.variant_files(variants[row["variant"]])
+        mla = row["attn"] == "mla"
+        model = resolution.model(files["config.json"]["model_type"], mla=mla)
+        sizes: Any = {name: size for name, size in selection.KIMI.items() if name in DIMENSIONS}
+        yield row, files, replace(model, **sizes) if mla else model
+
+
+def resolved(release: str) -> Iterator[Pair]:
+    """From metadata and flag to the dtype that the layer asks for."""
+    for row, files, model in _variants(release):
         if "ModuleNotFoundError" in (row.get("error") or ""):
             yield None
             continue
-        files, mla = resolution.variant_files(variants[row["variant"]]), row["attn"] == "mla"
         ours = resolve(
-            resolution.facts(release),
+            facts.load(ENGINE, release, "resolution"),
             files,
-            resolution.model(files["config.json"]["model_type"], mla=mla),
+            model,
             kv_cache_dtype=row["cli_kv_cache_dtype"],
             capability=row["capability"],
-            use_mla=mla,
+            use_mla=row["attn"] == "mla",
         )
         told, found = resolution.oracle_answer(row), resolution.our_answer(row, ours)
-        told["starts to resolve"] = "resolved" in row
-        found["starts to resolve"] = ours.resolution is not None
+        told["resolves"], found["resolves"] = "resolved" in row, ours.resolution is not None
         if resolution.is_of_backends(row.get("error") or ""):
             asks = resolution.asked_of_the_selector(row)
             mine = {
@@ -163,21 +174,41 @@ def resolved(release: str) -> Iterator[Pair]:
         yield told, found
 
 
-def _backends(release: str) -> Iterator[Pair]:
+def answers(release: str) -> Iterator[Pair]:
+    """The same rows through the whole engine: the backend that runs, or what stops the start."""
+    for row, files, model in _variants(release):
+        digits = row["capability"].replace(".", "")
+        launch = Launch(f"sm{digits}", row["capability"], row["cli_kv_cache_dtype"])
+        found = answer(ENGINE, release, files, model, launch)
+        validated = any(each.finding == "KV003" for each in found.refusals)
+        if "ModuleNotFoundError" in (row.get("error") or "") or validated:
+            yield None  # the rows were made without VllmConfig's own validators
+        elif error := _words(row, row.get("error")):
+            message = found.refusals[0].message if found.refusals else ""
+            yield resolution.first_sentence(error), resolution.first_sentence(message)
+        else:
+            told = row["backend"], row["layer_kv_cache_dtype"]
+            held = found.resolution.kv_cache_dtype if found.resolution else None
+            yield told, (found.selected, held)
+
+
+def backends(release: str) -> Iterator[Pair]:
     """The order of preference, and what each backend says to one input at a time."""
     with gzip.open(ORACLE / ENGINE / f"backends-{release}.json.gz", "rt") as file:
         capabilities = json.load(file)
     for capability, told in capabilities.items():
         for key, mla in (("prio", False), ("prio_mla", True)):
-            answers = _ask(release, capability, mla=mla)
-            yield told[key], [name for name in told[key] if name in answers]
-            yield set(told[key]), set(answers)
+            first = told[key][0]
+            yield told[key], list(_ask(release, capability, first, mla=mla))
         for name, said in told.items():
             if isinstance(said, dict):
                 yield said, {**said, **_alone(release, capability, name, said)}
 
 
-def _ask(release: str, capability: str, *, mla: bool, **more: Any) -> dict[str, tuple[str, ...]]:
+def _ask(
+    release: str, capability: str, backend: str, *, mla: bool, **more: Any
+) -> dict[str, tuple[str, ...]]:
+    """The selector's answers, in its order; a backend that is not on its list goes first."""
     inputs = {
         "head_size": 576 if mla else 128,
         "model_dtype": "bfloat16",
@@ -190,6 +221,7 @@ def _ask(release: str, capability: str, *, mla: bool, **more: Any) -> dict[str, 
         capability=capability,
         use_mla=mla,
         num_heads_per_rank=8,
+        attention_backend=backend,
         **inputs,
     )
     return {each.name: each.reasons for each in found.backends if each.stage == "selector"}
@@ -200,8 +232,7 @@ def _alone(release: str, capability: str, name: str, said: Row) -> dict[str, Any
     mla = "MLA" in name
 
     def refuses(reason: str, **more: Any) -> bool:
-        asked = _ask(release, capability, mla=mla, attention_backend=name, **more)
-        return reason in asked[name]
+        return reason in _ask(release, capability, name, mla=mla, **more)[name]
 
     return {
         "cap_ok": not refuses("compute capability not supported"),
@@ -222,4 +253,12 @@ def _alone(release: str, capability: str, name: str, said: Row) -> dict[str, Any
     }
 
 
-KINDS = {"grid": grid, "layers": layers, "resolve": resolved}
+#: The file, what is compared, and how.
+KINDS = {
+    ("grid-{}.jsonl.gz", "selector (matrix)"): grid,
+    ("layers-{}.jsonl.gz", "layers (matrix)"): layers,
+    ("grid-{}.jsonl.gz", "dtype after hook"): hooks,
+    ("resolve-{}.jsonl.gz", "resolver"): resolved,
+    ("resolve-{}.jsonl.gz", "whole answer"): answers,
+    ("backends-{}.json.gz", "each backend"): backends,
+}

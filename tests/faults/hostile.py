@@ -242,7 +242,9 @@ def _commands(data: bytes) -> bool:
     journal = root / ".ckpt-patch"
     names = ("config.json", "hf_quant_config.json", INDEX_FILE)
     for name, text in zip(names, (*data.split(b"\0", 2), b"", b""), strict=False):
-        (root / name).write_bytes(text)
+        (root / name).unlink(missing_ok=True)
+        if text:
+            (root / name).write_bytes(text)
     launch = ("--target", "sm120", "--engine", "vllm==0.16.0")
     codes = []
     for words in (("check", *launch), ("inspect",), ("apply", *launch), ("status",), ("undo",)):
@@ -313,6 +315,10 @@ def _record_seed() -> bytes:
 
 _CONFIG, _OTHER = samples.BEFORE.values()
 _TENSORS = b'{"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},"__metadata__":{"k":"v"}}'
+_MODEL, _MODEL_OTHER = (
+    (Path(__file__).parents[2] / "fixtures" / "Kimi-K2.5-NVFP4" / name).read_bytes()
+    for name in ("config.json", "hf_quant_config.json")
+)
 _INDEX = b'{"metadata":{},"weight_map":{"a.k_scale":"model-00001.safetensors","b":"../secret"}}'
 
 #: Good input to start from, for each target.
@@ -324,8 +330,12 @@ SEEDS: dict[str, list[bytes]] = {
     "recipe": [path.read_bytes() for path in sorted(recipes.folder().glob("*.toml"))],
     "record": [_record_seed()],
     "plan": [_plan_seed()],
-    "metadata": [_CONFIG + b"\0" + _OTHER, _OTHER + b"\0" + _CONFIG],
-    "commands": [_CONFIG + b"\0" + _OTHER + b"\0" + _INDEX],
+    "metadata": [_MODEL + b"\0" + _MODEL_OTHER, _CONFIG + b"\0" + _OTHER, _OTHER + b"\0" + _CONFIG],
+    "commands": [
+        b"\0".join((_MODEL, _MODEL_OTHER, _INDEX.replace(b"../secret", b"model.safetensors"))),
+        b"\0".join((_MODEL, _MODEL_OTHER, _INDEX)),
+        b"\0".join((_MODEL, _MODEL_OTHER, b"")),
+    ],
 }
 
 #: Pieces that parsers trip over.
