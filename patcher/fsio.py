@@ -26,6 +26,7 @@ hook: Hook | None = None
 _NO_XATTRS: Mapping[str, bytes] = MappingProxyType({})
 _CHUNK = 8 * 1024 * 1024
 _FICLONE = 0x40049409  # linux/fs.h: _IOW(0x94, 9, int)
+_RENAME_EXCHANGE = 2  # linux/fs.h
 
 
 @contextmanager
@@ -84,32 +85,48 @@ def create(  # noqa: PLR0913 - the attributes of a file
         _write(fd, name, data)
         if owner is not None:
             _chown(fd, name, owner)
-        with _call("chmod", name):
-            os.fchmod(fd, mode)
         for key, value in xattrs.items():
             _set_xattr(fd, name, key, value)
-        if mtime_ns is not None:
-            with _call("utime", name):
-                os.utime(fd, ns=(mtime_ns, mtime_ns))
-        with _call("fsync", name):
-            _fsync(fd)
+        _finish(fd, name, mode, mtime_ns)
 
 
-def copy(source_fd: int, dir_fd: int, name: str, *, mode: int = 0o644) -> bool:
+def copy(  # noqa: PLR0913 - the attributes of a file, and a way to stop
+    source_fd: int,
+    dir_fd: int,
+    name: str,
+    *,
+    mode: int = 0o644,
+    mtime_ns: int | None = None,
+    between: Callable[[], None] = lambda: None,
+) -> bool:
     """Copy an open file to a new one; whether the file system could share the blocks (reflink).
+
+    ``between`` is called before each part of the work and may raise to stop it.
 
     Raises:
         OSError: as for `create`.
     """
     with _new_file(dir_fd, name) as fd:
-        shared = _clone(source_fd, fd, name)
+        shared = _clone(source_fd, fd, name) is None
         while not shared and (chunk := os.read(source_fd, _CHUNK)):
+            between()
             _write(fd, name, chunk)
-        with _call("chmod", name):
-            os.fchmod(fd, mode)
-        with _call("fsync", name):
-            _fsync(fd)
+        _finish(fd, name, mode, mtime_ns)
     return shared
+
+
+def reflink(
+    source_fd: int, dir_fd: int, name: str, *, mode: int = 0o644, mtime_ns: int | None = None
+) -> None:
+    """Make a new file that shares the blocks of an open one until either of them is written.
+
+    Raises:
+        OSError: the file system cannot (``EXDEV``, ``EOPNOTSUPP``, ...), or as for `create`.
+    """
+    with _new_file(dir_fd, name) as fd:
+        if (error := _clone(source_fd, fd, name)) is not None:
+            raise error
+        _finish(fd, name, mode, mtime_ns)
 
 
 def symlink(
@@ -137,18 +154,34 @@ def link(source_fd: int, source: str, dir_fd: int, name: str) -> None:
         os.link(source, name, src_dir_fd=source_fd, dst_dir_fd=dir_fd, follow_symlinks=False)
 
 
-def rename(dir_fd: int, source: str, target: str) -> None:
-    """Rename inside one directory, replacing ``target``.
+def rename(dir_fd: int, source: str, target: str, target_fd: int | None = None) -> None:
+    """Rename, replacing ``target``; inside one directory unless ``target_fd`` names another.
 
     A rename that reports a failure although it happened (seen on NFS, where a reply is lost and the
     retry finds nothing) is a success: the names on disk decide.
     """
+    target_fd = dir_fd if target_fd is None else target_fd
     moved = os.stat(source, dir_fd=dir_fd, follow_symlinks=False)
     try:
         with _call("rename", target):
-            os.replace(source, target, src_dir_fd=dir_fd, dst_dir_fd=dir_fd)
+            os.replace(source, target, src_dir_fd=dir_fd, dst_dir_fd=target_fd)
     except OSError:
-        if exists(dir_fd, source) or not _is(dir_fd, target, moved):
+        if exists(dir_fd, source) or not _is(target_fd, target, moved):
+            raise
+
+
+def exchange(dir_fd: int, source: str, target_fd: int, target: str) -> None:
+    """Let two names change places at one instant; one that happened is a success, as in `rename`.
+
+    Raises:
+        OSError: ``ENOSYS`` or ``EINVAL`` where the system or the file system cannot do this.
+    """
+    moved = os.stat(source, dir_fd=dir_fd, follow_symlinks=False)
+    try:
+        with _call("exchange", target):
+            _renameat2(dir_fd, source, target_fd, target, _RENAME_EXCHANGE)
+    except OSError:
+        if not _is(target_fd, target, moved):
             raise
 
 
@@ -232,17 +265,39 @@ def _set_xattr(fd: int, name: str, key: str, value: bytes) -> None:
             os.setxattr(fd, key, value)
 
 
-def _clone(source_fd: int, fd: int, name: str) -> bool:
+def _finish(fd: int, name: str, mode: int, mtime_ns: int | None) -> None:
+    """Give a new file its last attributes, and wait until all of it is on disk."""
+    with _call("chmod", name):
+        os.fchmod(fd, mode)
+    if mtime_ns is not None:
+        with _call("utime", name):
+            os.utime(fd, ns=(mtime_ns, mtime_ns))
+    with _call("fsync", name):
+        _fsync(fd)
+
+
+def _clone(source_fd: int, fd: int, name: str) -> OSError | None:
+    """Share the blocks; the reason where the file system cannot. A failing disk raises."""
     if sys.platform != "linux":
-        return False
+        return OSError(errno.ENOTSUP, os.strerror(errno.ENOTSUP), name)
     try:
         with _call("clone", name):
             fcntl.ioctl(fd, _FICLONE, source_fd)
     except OSError as error:
         if error.errno in {errno.EIO, errno.ENOSPC, errno.EDQUOT}:
             raise
-        return False
-    return True
+        return error
+    return None
+
+
+def _renameat2(dir_fd: int, source: str, target_fd: int, target: str, flags: int) -> None:
+    import ctypes  # noqa: PLC0415 - lazy: seldom needed
+
+    function = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
+    if function is None:
+        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+    if function(dir_fd, os.fsencode(source), target_fd, os.fsencode(target), flags):
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
 
 
 def _fsync(fd: int) -> None:

@@ -102,7 +102,9 @@ def _lines(table: Matrix, style: Style) -> Iterator[str]:
 
 def _backends(dtypes: Answers) -> Iterator[str]:
     """One paragraph for each backend, its dtypes wrapped; what is refused goes last."""
-    names = sorted(dict.fromkeys(dtypes.values()), key=lambda name: name.startswith(NOTHING))
+    names = sorted(
+        dict.fromkeys(dtypes.values()), key=lambda name: (name[:1] == NOTHING, name == NOTHING)
+    )
     width = max(map(len, names))
     for name in names:
         values = ", ".join(dtype for dtype, answer in dtypes.items() if answer == name)
