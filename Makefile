@@ -3,12 +3,12 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test lint types unit lowest clean
+.PHONY: demo test lint types unit conformance lowest clean
 
 demo: $(VENV)/.run
 	@PATH="$(abspath $(BIN)):$$PATH" sh fixtures/demo.sh
 
-test: $(VENV)/.dev lint types unit
+test: $(VENV)/.dev lint types unit conformance
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
@@ -19,6 +19,10 @@ types: $(VENV)/.dev
 
 unit: $(VENV)/.dev
 	$(BIN)/pytest -n auto --cov --cov-report=term
+
+# Our answers against what the engines' own code answered; says so where ../shared is absent.
+conformance: $(VENV)/.dev
+	cd tests && "$(abspath $(BIN))/python" -m conformance
 
 # The suite with the lowest versions that pyproject.toml allows, as beside an old engine.
 lowest:

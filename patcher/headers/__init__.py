@@ -1,7 +1,7 @@
 """What safetensors files say about themselves: headers, index, KV-cache scales; never weights."""
 
 from patcher.headers.files import read_whole
-from patcher.headers.header import Header, TensorInfo, read_header
+from patcher.headers.header import Header, TensorInfo, read_header, read_header_through
 from patcher.headers.index import INDEX_FILE, Index, read_index
 from patcher.headers.scales import ScaleCounts, count_scales
 
@@ -13,6 +13,7 @@ __all__ = [
     "TensorInfo",
     "count_scales",
     "read_header",
+    "read_header_through",
     "read_index",
     "read_whole",
 ]

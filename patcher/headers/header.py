@@ -30,7 +30,10 @@ from patcher.headers.files import (
 from patcher.jsontext import format_pointer
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
+
+    #: (size, offset) -> exactly that many bytes, or an UnreadableError.
+    Reader = Callable[[int, int], bytes]
 
 #: Bytes; the limit of the safetensors package (``MAX_HEADER_SIZE``).
 MAX_HEADER = 100_000_000
@@ -44,7 +47,6 @@ DTYPE_BITS = {
     "F8_E8M0": 8, "F8_E4M3FNUZ": 8, "F8_E5M2FNUZ": 8, "I16": 16, "U16": 16, "F16": 16, "BF16": 16,
     "I32": 32, "U32": 32, "F32": 32, "C64": 64, "F64": 64, "I64": 64, "U64": 64,
 }  # fmt: skip
-
 
 _MEMBERS = {"dtype", "shape", "data_offsets"}
 
@@ -90,11 +92,28 @@ def read_header(
         return _read(fd, status, name, download)
 
 
+def read_header_through(
+    read: Reader, size: int, *, name: str, download: str = DOWNLOAD
+) -> Header:
+    """Read and check the header of a file of ``size`` bytes that is somewhere else.
+
+    Raises:
+        UnreadableError: as `read_header` does, and whatever ``read`` raises.
+    """
+    return _checked(_read_json(read, size, name, download), size, name, download)
+
+
 def _read(fd: int, status: os.stat_result, name: str, download: str) -> Header:
-    size = status.st_size
-    raw = _read_json(fd, size, name, download)
+    def read(size: int, offset: int) -> bytes:
+        return _pread(fd, size, offset, name)
+
+    raw = _read_json(read, status.st_size, name, download)
     if changed(status, os.fstat(fd)):
         raise changed_while_reading(name)
+    return _checked(raw, status.st_size, name, download)
+
+
+def _checked(raw: bytes, size: int, name: str, download: str) -> Header:
     entries = _parse(raw, name)
     metadata = _metadata(entries.pop("__metadata__", {}), name)
     tensors = {key: _tensor(key, entry, name) for key, entry in entries.items()}
@@ -103,7 +122,7 @@ def _read(fd: int, status: os.stat_result, name: str, download: str) -> Header:
     return header
 
 
-def _read_json(fd: int, size: int, name: str, download: str) -> bytes:
+def _read_json(read: Reader, size: int, name: str, download: str) -> bytes:
     """The bytes of the JSON part; nothing is allocated before its length is known to be sane."""
     if size == 0:
         raise empty(name, download)
@@ -114,9 +133,9 @@ def _read_json(fd: int, size: int, name: str, download: str) -> bytes:
             offset=0,
             hint=fetch_again(download, name),
         )
-    start = _pread(fd, _LENGTH, 0, name)
+    start = read(_LENGTH, 0)
     if start == b"version ":  # as a length this would be beyond every limit
-        refuse_lfs_pointer(_pread(fd, min(size, 64), 0, name), name)
+        refuse_lfs_pointer(read(min(size, 64), 0), name)
     length = int.from_bytes(start, "little")
     if length > min(MAX_HEADER, size - _LENGTH):
         bound = f"the limit is {MAX_HEADER:,}" if length > MAX_HEADER else f"the file has {size:,}"
@@ -127,7 +146,7 @@ def _read_json(fd: int, size: int, name: str, download: str) -> bytes:
             offset=0,
             hint=fetch_again(download, name),
         )
-    return _pread(fd, length, _LENGTH, name)
+    return read(length, _LENGTH)
 
 
 def _pread(fd: int, size: int, offset: int, name: str) -> bytes:

@@ -16,7 +16,9 @@ from patcher.headers.header import read_header
 from patcher.headers.index import INDEX_FILE, read_index
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Callable, Collection, Sequence
+
+    from patcher.headers.header import Header
 
 Kind = Literal["k", "v", "q", "kv"]
 
@@ -92,8 +94,16 @@ class ScaleCounts:
         return asdict(self)
 
 
-def count_scales(root: StrPath, shards: Sequence[str], *, download: str = DOWNLOAD) -> ScaleCounts:
+def count_scales(
+    root: StrPath,
+    shards: Sequence[str],
+    *,
+    download: str = DOWNLOAD,
+    header_of: Callable[[str], Header] | None = None,
+) -> ScaleCounts:
     """Count from the index where there is one, else from the headers of ``shards``.
+
+    ``header_of`` reads the header of a shard by its name; by default from the file below ``root``.
 
     Raises:
         UnreadableError: the index or a header cannot be used.
@@ -103,10 +113,15 @@ def count_scales(root: StrPath, shards: Sequence[str], *, download: str = DOWNLO
         index = read_index(index_path, download=download)
         missing = [s for s in index.shards if not os.path.exists(os.path.join(root, s))]
         return _count("index", index.weight_map, index.shards, index.size, missing)
+
+    def local(shard: str) -> Header:
+        return read_header(os.path.join(root, shard), name=shard, download=download)
+
+    header_of = header_of or local
     names: set[str] = set()
     size = 0
     for shard in shards:
-        header = read_header(os.path.join(root, shard), name=shard, download=download)
+        header = header_of(shard)
         names.update(header.tensors)
         size += header.data_start
     return _count("headers" if shards else "none", names, shards, size)

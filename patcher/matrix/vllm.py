@@ -124,7 +124,7 @@ def _row(
     release: str, gpu: gpus.Gpu, question: tuple[str, str, str], backend: str | None
 ) -> VllmRow:
     attention, dtype, kv_cache_dtype = question
-    asked = _ask(release, gpu, question, backend, hook=False)
+    asked = _ask(release, gpu, question, backend, launch=False)
     told = [each for each in asked.backends if each.stage == "selector"]
     only = backend or asked.forced
     selected = [each.name for each in told if each.accepts and only in {None, each.name}]
@@ -140,7 +140,7 @@ def _row(
         selected=next(iter(selected), None),
         forced_backend=asked.forced,
         error=next(iter(errors), None),
-        layer=_layer(_ask(release, gpu, question, backend, hook=True)),
+        layer=_layer(_ask(release, gpu, question, backend, launch=True)),
     )
 
 
@@ -150,8 +150,9 @@ def _ask(
     question: tuple[str, str, str],
     backend: str | None,
     *,
-    hook: bool,
+    launch: bool,
 ) -> Selection:
+    """What the selector alone says, or all that a launch does around it."""
     attention, dtype, kv_cache_dtype = question
     kind = KINDS[attention]
     found = select(
@@ -164,9 +165,10 @@ def _ask(
         use_sparse="index_topk" in kind.dimensions,
         num_heads_per_rank=kind.attention_heads // TENSOR_PARALLEL,
         text_config=kind.dimensions,
-        architecture=kind.architecture if hook else None,
+        architecture=kind.architecture if launch else None,
         attention_backend=backend,
         gpu=gpu.name,
+        front_end=launch,
     )
     if found.unknown:
         raise UnreadableError(f"vLLM {release}: {found.unknown}")

@@ -67,11 +67,7 @@ def _words(row: Row, text: str | None) -> str | None:
 
 
 def grid(release: str) -> Iterator[Pair]:
-    """The selector, asked without a model's hook; a row that only one side has is a difference.
-
-    Where 0.12.0 forces a backend through the environment, its rows tell what the selector would
-    answer without that; there ``selected`` is compared with the layers' rows only.
-    """
+    """The selector, asked without a model's hook; a row that only one side has is a difference."""
     ours = dict(table(release))
     known = facts.load(ENGINE, release, "selection")["backends"]
     for row in rows(ENGINE, "grid", release):
@@ -84,18 +80,17 @@ def grid(release: str) -> Iterator[Pair]:
             "valid": list(mine["valid"]),
             "rejected": [(name, list(reasons)) for name, reasons in mine["rejected"].items()],
         }
-        if not selection.is_forced_by_environment(row):
-            told |= {
-                "selected": row["selected"],
-                "forced_backend": row["forced_backend"],
-                "error": _words(row, row.get("error")),
-            }
-            selected = mine["selected"]
-            found |= {
-                "selected": known[selected]["class"] if selected else None,
-                "forced_backend": mine["forced_backend"],
-                "error": mine["error"],
-            }
+        told |= {
+            "selected": row["selected"],
+            "forced_backend": row["forced_backend"],
+            "error": _words(row, row.get("error")),
+        }
+        selected = mine["selected"]
+        found |= {
+            "selected": known[selected]["class"] if selected else None,
+            "forced_backend": mine["forced_backend"],
+            "error": mine["error"],
+        }
         yield told, found
     for extra in ours.values():
         yield None, extra

@@ -61,6 +61,7 @@ def answer(release: str, row: Mapping[str, Any], *, hooks: bool) -> Selection:
         text_config=text_config,
         architecture=architecture if hooks else None,
         gpu=f"FAKE-SM{row['capability'].replace('.', '')}",
+        front_end=hooks,
     )
 
 
@@ -78,15 +79,9 @@ def first_sentence(error: str) -> str:
     return error.partition(" Reasons:")[0]
 
 
-def is_forced_by_environment(row: Mapping[str, Any]) -> bool:
-    """0.12.0 assigns a variable on SM 10.0; only the rows of the layers were made with it."""
-    return (row["version"], row["capability"]) == ("0.12.0", "10.0") and "mla" in row["kind"]
-
-
 def selector_told(row: Mapping[str, Any]) -> dict[str, Any]:
     told = {"valid": row["valid"], "rejected": list(row["rejected"].items())}
-    if not is_forced_by_environment(row):
-        told |= {name: row.get(name) for name in ("forced_backend", "selected", "error")}
+    told |= {name: row.get(name) for name in ("forced_backend", "selected", "error")}
     if row["selected"] and "canonical_kv_cache_dtype" in row:
         told["canonical"] = row["canonical_kv_cache_dtype"]
     return told
@@ -103,12 +98,11 @@ def selector_answers(release: str, row: Mapping[str, Any]) -> dict[str, Any]:
         "valid": list(got.valid),
         "rejected": [(b.name, list(b.reasons)) for b in of_selector if not b.accepts],
     }
-    if not is_forced_by_environment(row):
-        answers |= {
-            "forced_backend": got.forced,
-            "selected": selection_facts(release)["backends"].get(accepted, {}).get("class"),
-            "error": refused[0].message if refused else None,
-        }
+    answers |= {
+        "forced_backend": got.forced,
+        "selected": selection_facts(release)["backends"].get(accepted, {}).get("class"),
+        "error": refused[0].message if refused else None,
+    }
     if row["selected"] and "canonical_kv_cache_dtype" in row:
         answers["canonical"] = got.kv_cache_dtype
     return answers

@@ -55,7 +55,7 @@ _REFUSALS = (ValueError, NotImplementedError, AssertionError)
 
 
 def forced(release: Release) -> Tree:
-    """``[backend or null, block size]`` after ``check_and_update_config`` of a default launch."""
+    """``[backend or null, block size]``, and ``"environment"`` if it is chosen there, after ``check_and_update_config`` of a default launch."""
 
     def ask(stage: Stage) -> Tree:
         stage.config = stage.new_config()
@@ -66,7 +66,8 @@ def forced(release: Release) -> Tree:
         by_environment = environment.pop("VLLM_ATTENTION_BACKEND", None)
         chosen = stage.config.attention_config.backend or by_environment
         name = chosen if chosen is None or isinstance(chosen, str) else chosen.name
-        return [name, stage.config.cache_config.block_size]
+        how = ["environment"] if by_environment else []
+        return [name, stage.config.cache_config.block_size, *how]
 
     return release.explore(ask)
 

@@ -2,6 +2,10 @@
 
 One folder for each engine, one JSON file for each release and part of the engine:
 ``vllm/0.16.0.selection.json``. A release counts as known when it has every part.
+
+Facts that the user probed (see probed.py) answer for exactly their version, and only where no
+packaged facts are about that very version: a released version means the release, also on a machine
+where somebody has edited it.
 """
 
 from __future__ import annotations
@@ -18,21 +22,27 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 _HERE = os.path.dirname(__file__)
-_FILE = re.compile(r"[0-9][0-9a-z.]*\.[a-z]+\.json")
-
-
 _FILE = re.compile(r"(?P<release>[0-9][0-9a-z.]*?)\.(?P<part>[a-z]+)\.json")
 
 
 @cache
 def releases(engine: str) -> tuple[str, ...]:
-    """The releases of ``engine`` with facts, oldest first; empty where there are none."""
+    """The releases of ``engine`` with packaged facts, oldest first; empty where there are none."""
+    found = _files(engine)
+    complete = {name for name, _ in found if all((name, part) in found for part in parts(engine))}
+    return tuple(sorted(complete, key=_number))
+
+
+def parts(engine: str) -> tuple[str, ...]:
+    """The names of the files that a release of ``engine`` has."""
+    return tuple(sorted({part for _, part in _files(engine)}))
+
+
+def _files(engine: str) -> set[tuple[str, ...]]:
+    """Release and part of every packaged file."""
     folder = os.path.join(_HERE, engine)
     names = os.listdir(folder) if os.path.isdir(folder) else []
-    found = {match.group("release", "part") for name in names if (match := _FILE.fullmatch(name))}
-    parts = {part for _, part in found}
-    complete = {name for name, _ in found if all((name, part) in found for part in parts)}
-    return tuple(sorted(complete, key=_number))
+    return {match.group("release", "part") for name in names if (match := _FILE.fullmatch(name))}
 
 
 def _number(release: str) -> tuple[int, ...]:
@@ -43,8 +53,9 @@ def _number(release: str) -> tuple[int, ...]:
 def nearest(engine: str, version: str) -> tuple[str, str | None]:
     """The release whose facts stand for ``version``, and a sentence unless it is that one.
 
-    A pre-release stands for the release that it precedes, a post-release or a local build for the
-    release that it repeats; otherwise the nearest older release counts.
+    A version that the user has probed stands for itself. Of the others, a pre-release stands for
+    the release that it precedes, a post-release or a local build for the release that it repeats;
+    otherwise the nearest older release counts.
 
     Raises:
         UsageError: ``version`` is not a version.
@@ -60,6 +71,8 @@ def nearest(engine: str, version: str) -> tuple[str, str | None]:
     base = Version(wanted.base_version)
     if wanted in known:
         return known[wanted], None
+    if note := _probed(engine, str(wanted)):
+        return str(wanted), note
     if base in known:
         relation = "the release it precedes" if wanted < base else "the release it is built from"
         return known[base], f"{engine} {version} is judged as {known[base]}, {relation}"
@@ -73,8 +86,36 @@ def nearest(engine: str, version: str) -> tuple[str, str | None]:
     return release, f"{engine} {version} is judged as {release}, {why}"
 
 
-@cache
+def _probed(engine: str, version: str) -> str | None:
+    """A sentence about the facts that the user probed, if this very version was.
+
+    Raises:
+        UnreadableError: it was, and the file is damaged.
+    """
+    from patcher.engines.facts import probed  # noqa: PLC0415 - start-up time, and rare
+
+    if not probed.exists(engine, version):
+        return None
+    date = probed.load(engine, version)["date"][:10]
+    return f"{engine} {version} is judged by what `ckpt-patch engines probe` found on {date}"
+
+
 def load(engine: str, release: str, part: str) -> Mapping[str, Any]:
+    """One part of the facts about a release, or about a build that the user probed.
+
+    Raises:
+        UnreadableError: there are none, or the probed ones are damaged.
+    """
+    from patcher.engines.facts import probed  # noqa: PLC0415 - start-up time, and rare
+
+    if release not in releases(engine) and probed.exists(engine, release):
+        facts: Mapping[str, Any] = probed.load(engine, release)["parts"][part]
+        return facts
+    return _packaged(engine, release, part)
+
+
+@cache
+def _packaged(engine: str, release: str, part: str) -> Mapping[str, Any]:
     """One facts file.
 
     Raises:

@@ -64,6 +64,7 @@ def select(  # noqa: PLR0913 - the inputs of the engine's selector
     architecture: str | None = None,
     attention_backend: str | None = None,
     gpu: str | None = None,
+    front_end: bool = True,
 ) -> Selection:
     """The answer of the release that ``facts`` describe.
 
@@ -84,6 +85,8 @@ def select(  # noqa: PLR0913 - the inputs of the engine's selector
         architecture: ``architectures[0]``, for the model's hook; None leaves hooks out.
         attention_backend: the backend asked for by flag.
         gpu: the name of the GPU in the engine's messages.
+        front_end: with what the release's front end puts into the environment (vLLM up to 0.12
+            names a backend there); False asks the selector alone.
     """
     inputs = {
         "capability": capability,
@@ -101,7 +104,7 @@ def select(  # noqa: PLR0913 - the inputs of the engine's selector
         **_dimensions(facts, text_config or {}),
     }
     try:
-        return _Run(facts, inputs).select(architecture, attention_backend)
+        return _Run(facts, inputs).select(architecture, attention_backend, front_end=front_end)
     except _UnknownError as error:
         return Selection(kv_cache_dtype=kv_cache_dtype, unknown=str(error))
 
@@ -120,11 +123,13 @@ class _Run:
         self.facts = facts
         self.inputs = inputs
 
-    def select(self, architecture: str | None, chosen: str | None) -> Selection:
+    def select(self, architecture: str | None, chosen: str | None, *, front_end: bool) -> Selection:
         asked = self.inputs["kv_cache_dtype"]
         self.inputs["kv_cache_dtype"] = self._after_hook(architecture)
         hooked = self.inputs["kv_cache_dtype"]
-        forced, self.inputs["block_size"] = self.value(self.facts["forced"])
+        forced, self.inputs["block_size"], *how = self.value(self.facts["forced"])
+        if "environment" in how and not front_end:
+            forced = None
         only = chosen or forced
         considered = [self._ask(name) for name in self.value(self.facts["priorities"][1])]
         valid = tuple(answer.name for answer in considered if answer.accepts)

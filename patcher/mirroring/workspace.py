@@ -1,0 +1,159 @@
+"""The hidden folder beside a mirror in which it is built before it gets its name.
+
+One process at a time works there: the folder itself is locked. The lock saves double work and tells
+the rest of a killed run from the work of a living one, nothing more: where locks do not work (NFS
+locks no directories; on some file systems everyone gets every lock) several build side by side, each
+under its own name, and the rename decides.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import hashlib
+import os
+import secrets
+import time
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from patcher import fsio
+from patcher.errors import RefusedError
+from patcher.headers.files import quoted
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from patcher.transaction.interrupts import Interrupts
+
+_POLL_SECONDS = 0.05
+
+#: Where no lock says whether its process lives, a leftover is one that is older than this.
+_ABANDONED_SECONDS = 24 * 3600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Workspace:
+    """An open workspace; ``tree`` is the empty folder in it that belongs to this process."""
+
+    fd: int
+    name: str
+    tree: str
+
+
+def name_for(destination: str) -> str:
+    """The workspace's name, from the mirror's; of bounded length."""
+    digest = hashlib.sha256(os.fsencode(destination)).hexdigest()
+    return f".ckpt-patch-mirror.{digest[:16]}"
+
+
+@contextmanager
+def held(parent_fd: int, parent: str, name: str, signals: Interrupts) -> Iterator[Workspace]:
+    """Work in the workspace; it is removed at the end, with all that is left in it.
+
+    Args:
+        parent_fd: the open folder in which the mirror will be.
+        parent: its path, for messages.
+        name: from `name_for`.
+        signals: asked while another process is at work.
+
+    Raises:
+        RefusedError: the folder cannot be written, or the name is taken by something else.
+        InterruptedError_: a signal came while waiting.
+        OSError: the disk failed.
+    """
+    with ExitStack() as stack:
+        while (fd := _attempt(parent_fd, parent, name, stack)) is None:
+            signals.check()
+            time.sleep(_POLL_SECONDS)
+        tree = f"tree.{secrets.token_hex(8)}"
+        try:
+            fsio.mkdir(fd, tree)
+            yield Workspace(fd, name, tree)
+        finally:
+            _remove(fd, tree)
+            with suppress(OSError):  # not empty: another one is at work, or the disk fails
+                fsio.rmdir(parent_fd, name)
+
+
+def _attempt(parent_fd: int, parent: str, name: str, stack: ExitStack) -> int | None:
+    """The workspace, open, locked and tidied; ``None`` while another process has it."""
+    _make(parent_fd, parent, name)
+    with ExitStack() as tries:
+        try:
+            fd = tries.enter_context(fsio.open_dir(name, parent_fd))
+        except FileNotFoundError:  # its owner has just finished
+            return None
+        except OSError as error:
+            raise _taken(parent, name) from error
+        if os.fstat(fd).st_uid != os.geteuid():
+            raise _taken(parent, name)
+        locked = _lock(fd)
+        if locked is False or not _is(parent_fd, name, fd):
+            return None
+        with fsio.open_dir(name, parent_fd) as second:
+            trusted = locked and _lock(second) is False
+        for left in os.listdir(fd):
+            old = time.time() - os.stat(left, dir_fd=fd, follow_symlinks=False).st_mtime
+            if trusted or old > _ABANDONED_SECONDS:
+                _remove(fd, left)
+        stack.push(tries.pop_all())
+    return fd
+
+
+def _make(parent_fd: int, parent: str, name: str) -> None:
+    try:
+        fsio.mkdir(parent_fd, name)
+    except FileExistsError:
+        return
+    except OSError as error:
+        if error.errno in {errno.EACCES, errno.EPERM, errno.EROFS}:
+            raise RefusedError(
+                f"nothing can be made here: {error.strerror}. Nothing was written",
+                path=parent,
+                hint="choose a place that you can write",
+            ) from error
+        raise
+
+
+def _lock(fd: int) -> bool | None:
+    """Whether the folder is ours now; ``None`` where folders cannot be locked."""
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return None
+    return True
+
+
+def _is(parent_fd: int, name: str, fd: int) -> bool:
+    """Whether the name still leads to the open folder: its former owner may have removed it."""
+    try:
+        status = os.stat(name, dir_fd=parent_fd, follow_symlinks=False)
+    except FileNotFoundError:
+        return False
+    return os.path.samestat(status, os.fstat(fd))
+
+
+def _remove(fd: int, name: str) -> None:
+    """Remove a tree. What cannot be removed now stays hidden, and the next run tries again.
+
+    It is renamed first: should it belong to a living process after all, that one finds nothing to
+    give a name to, rather than half a tree.
+    """
+    aside = f"gone.{secrets.token_hex(8)}"
+    with suppress(OSError):
+        if fsio.exists(fd, name):
+            fsio.rename(fd, name, aside)
+            fsio.remove_tree(fd, aside)
+
+
+def _taken(parent: str, name: str) -> RefusedError:
+    path = os.path.join(parent, name)
+    return RefusedError(
+        "something else has the name of the folder that mirrors are built in. Nothing was written",
+        path=path,
+        hint=f"look at it, then move it away: ls -ld {quoted(path)}",
+    )
