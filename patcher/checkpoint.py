@@ -5,14 +5,23 @@ from __future__ import annotations
 import os
 import re
 import stat
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
-from patcher import jsontext
-from patcher.errors import UnreadableError
-from patcher.headers import INDEX_FILE, ScaleCounts, count_scales, read_whole
+from patcher import hub, jsontext
+from patcher.errors import RefusedError, UnreadableError
+from patcher.headers import (
+    INDEX_FILE,
+    Header,
+    ScaleCounts,
+    count_scales,
+    read_header,
+    read_header_through,
+    read_whole,
+)
 from patcher.headers.files import StrPath, unreadable
-from patcher.origin import Origin, locate
+from patcher.origin import Origin, locate, of_snapshot
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -40,14 +49,15 @@ class Entry:
 
     Attributes:
         name: file name, without a directory.
-        kind: of the entry itself; ``other``: a directory, FIFO, socket or device.
+        kind: of the entry itself; ``other``: a directory, FIFO, socket or device; ``remote``: it
+            is on the Hub only.
         link_target: text of the link, relative or not, maybe to another link; ``None``: no link.
         size: bytes of the file that the name leads to; ``None`` for a dangling link.
         nlink: number of hard links to the entry itself.
     """
 
     name: str
-    kind: Literal["file", "link", "other"]
+    kind: Literal["file", "link", "other", "remote"]
     link_target: str | None
     size: int | None
     nlink: int
@@ -64,6 +74,8 @@ class Checkpoint:
         entries: top-level names that matter: metadata files, the index, ``*.safetensors``.
         documents: the metadata files that exist, in the order of `METADATA_FILES`; each holds an
             object.
+        remote: the repository, when it was asked what it has; ``root`` is then its snapshot in the
+            cache, which has the metadata files and maybe more.
     """
 
     root: Path
@@ -71,6 +83,7 @@ class Checkpoint:
     layout: Layout
     entries: Mapping[str, Entry]
     documents: Mapping[str, Document]
+    remote: hub.Snapshot | None = None
 
     @property
     def shards(self) -> tuple[str, ...]:
@@ -80,37 +93,99 @@ class Checkpoint:
     def scales(self) -> ScaleCounts:
         """Count the KV-cache scales; reads the index, or all headers, anew at each call.
 
+        Of a repository on the Hub the index is downloaded, or the headers alone are fetched.
+
         Raises:
             UnreadableError: the index or a header cannot be used.
         """
-        return count_scales(self.root, self.shards, download=self.origin.download)
+        if self.remote is None:
+            return count_scales(self.root, self.shards, download=self.origin.download)
+        if INDEX_FILE in self.entries:
+            self.remote.fetch(INDEX_FILE, jsontext.INDEX_LIMITS.size)
+        counts = count_scales(
+            self.root, self.shards, download=self.origin.download, header_of=self._header
+        )
+        there = self.remote.files or {}
+        missing = tuple(name for name in counts.missing_shards if name not in there)
+        return replace(counts, missing_shards=missing)
+
+    def writable_root(self) -> Path:
+        """The directory to write to.
+
+        Raises:
+            RefusedError: it is a repository on the Hub.
+        """
+        if self.origin.kind != "hub":
+            return self.root
+        raise RefusedError(
+            "is a repository on the Hub, and its files in the cache are shared",
+            path=self.origin.repo_id,
+            hint=f"ckpt-patch mirror {self.origin.repo_id} DEST --target GPU",
+        )
+
+    def _header(self, shard: str) -> Header:
+        path, download = self.root / shard, self.origin.download
+        if self.remote is None or path.exists():
+            return read_header(path, name=shard, download=download)
+        return read_header_through(
+            partial(self.remote.read, shard),
+            self.remote.length(shard),
+            name=shard,
+            download=download,
+        )
 
 
-def open_checkpoint(path: StrPath) -> Checkpoint:
-    """Open a local checkpoint directory, Hub cache snapshot, or cached repository.
+def open_checkpoint(path: StrPath, *, no_network: bool = False) -> Checkpoint:
+    """Open a local checkpoint directory, Hub cache snapshot, cached repository, or Hub id.
+
+    What is here under the name of a Hub id comes first. Of a repository on the Hub the metadata
+    files are fetched into the library's cache, and with ``no_network``, or HF_HUB_OFFLINE, only
+    what is there already is used.
 
     Raises:
         UnreadableError: there is no checkpoint, or one of its metadata files cannot be used.
     """
-    root, origin = locate(path)
+    if hub_id := hub.remote(os.fspath(path)):
+        snapshot = hub.fetch_metadata(
+            hub_id, METADATA_FILES, limit=jsontext.CONFIG_LIMITS.size, no_network=no_network
+        )
+        root, origin = snapshot.folder, of_snapshot(snapshot)
+        if snapshot.files is not None:
+            names = sorted(name for name in snapshot.files if "/" not in name)
+            return _opened(path, root, origin, names, snapshot)
+    else:
+        root, origin = locate(path)
     try:
         names = sorted(os.listdir(root))
     except OSError as error:
         raise unreadable(root, os.fspath(path), error) from error
-    entries = {name: _entry(root, name) for name in names if _matters(name)}
+    return _opened(path, root, origin, names)
+
+
+def _opened(
+    path: StrPath,
+    root: Path,
+    origin: Origin,
+    names: Collection[str],
+    remote: hub.Snapshot | None = None,
+) -> Checkpoint:
+    there = [name for name in names if _matters(name)]
+    entries = {name: _entry(root, name, remote) for name in there}
     documents = {name: _document(root, name, origin) for name in METADATA_FILES if name in entries}
     layout = _layout(names, documents)
     if layout == "huggingface" and "config.json" not in documents:
         raise _no_config(path, names, origin)
-    return Checkpoint(root, origin, layout, entries, documents)
+    return Checkpoint(root, origin, layout, entries, documents, remote)
 
 
 def _matters(name: str) -> bool:
     return name in METADATA_FILES or name == INDEX_FILE or name.endswith(".safetensors")
 
 
-def _entry(root: Path, name: str) -> Entry:
+def _entry(root: Path, name: str, remote: hub.Snapshot | None) -> Entry:
     path = root / name
+    if remote is not None and not os.path.lexists(path):
+        return Entry(name, "remote", None, remote.size(name), 0)
     try:
         status = os.lstat(path)
         target = os.readlink(path) if stat.S_ISLNK(status.st_mode) else None
@@ -173,4 +248,5 @@ def _no_config(path: StrPath, names: Collection[str], origin: Origin) -> Unreada
         ),
     )
     message = next((message for applies, message in cases if applies), "has no config.json")
-    return UnreadableError(message, path=os.fspath(path), hint=f"{origin.download} config.json")
+    hint = f"{origin.download} config.json" if origin.kind != "hub" else None
+    return UnreadableError(message, path=os.fspath(path), hint=hint)

@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import re
 import stat
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
+from patcher import hub
 from patcher.errors import UnreadableError
 from patcher.headers.files import StrPath, kind_of, quoted, read_whole, unreadable
 from patcher.headers.index import unsafe
@@ -20,11 +21,6 @@ LOCAL_DIR_NOTES = os.path.join(".cache", "huggingface", "download")
 _MAX_NOTE = 4096
 
 _COMMIT = re.compile(r"[0-9a-f]{40}")
-_HUB_ID = re.compile(
-    r"(?:hf:/{1,2}|https://huggingface\.co/)?"
-    r"(?P<repo>\w[\w.-]*/(?P<name>\w[\w.-]*))(?:@(?P<revision>[\w./-]+))?/?",
-    re.ASCII,
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,19 +28,30 @@ class Origin:
     """Where the files came from.
 
     Attributes:
-        kind: ``cache``: a snapshot in a Hub cache; ``local_dir``: ``hf download --local-dir``.
-        repo_id: ``org/name``; known for ``cache`` only.
+        kind: ``cache``: a snapshot in a Hub cache; ``local_dir``: ``hf download --local-dir``;
+            ``hub``: a repository on the Hub, of which the cache has as much as was needed.
+        repo_id: ``org/name``; known for ``cache`` and ``hub`` only.
         revision: the commit; ``None`` for ``directory``.
-        ref: ``main``, when the argument was a cached repository and its ref was followed.
+        ref: ``main``, when the argument was a cached repository and its ref was followed; the
+            branch, tag or commit that was asked for on the Hub.
         download: the command that fetches a file of it, up to the file's name; with the
             placeholder ``ORG/NAME`` where the repository is not known.
+        notes: what was decided for the user, as sentences without a full stop.
     """
 
-    kind: Literal["directory", "cache", "local_dir"]
+    kind: Literal["directory", "cache", "local_dir", "hub"]
     repo_id: str | None
     revision: str | None
     download: str
     ref: str | None = None
+    notes: tuple[str, ...] = ()
+
+
+def of_snapshot(snapshot: hub.Snapshot) -> Origin:
+    """The origin of a repository on the Hub."""
+    repo_id, ref = snapshot.hub_id.repo_id, snapshot.hub_id.revision or "main"
+    download = f"hf download {repo_id} --revision {snapshot.commit}"
+    return Origin("hub", repo_id, snapshot.commit, download, ref, snapshot.notes)
 
 
 def locate(path: StrPath) -> tuple[Path, Origin]:
@@ -71,7 +78,11 @@ def locate(path: StrPath) -> tuple[Path, Origin]:
     if _repo_id(folder.name) and (folder / "snapshots").is_dir():
         root = _main_snapshot(folder)
         return root, origin_of(root, ref="main")
-    return root, origin_of(root)
+    origin = origin_of(root)
+    if hub_id := hub.parse(text):
+        note = f"{text} is a directory here; the repository on the Hub is hf://{hub_id}"
+        origin = replace(origin, notes=(note,))
+    return root, origin
 
 
 def origin_of(root: Path, ref: str | None = None) -> Origin:
@@ -143,16 +154,6 @@ def _commit(note: Path) -> str | None:
 
 
 def _no_such(text: str, root: Path, error: OSError | ValueError) -> UnreadableError:
-    hub_id = _HUB_ID.fullmatch(text)
-    if hub_id and not os.path.lexists(root):
-        revision = f" --revision {hub_id['revision']}" if hub_id["revision"] else ""
-        name = hub_id["name"]
-        return UnreadableError(
-            "there is no such directory; it looks like the id of a repository on the Hub",
-            path=text,
-            hint=f"hf download {hub_id['repo']}{revision} --local-dir {name} && "
-            f"ckpt-patch check {name}",
-        )
     found = unreadable(root, text, error)
     return UnreadableError(found.message, path=text, hint=f"ls -ld {quoted(root.parent)}")
 

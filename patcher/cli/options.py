@@ -7,13 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from patcher.checkpoint import open_checkpoint
 from patcher.cli.output import Output, use_color
 from patcher.errors import CkptPatchError
+from patcher.report.escape import plain
 from patcher.report.human import Style
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from patcher.checkpoint import Checkpoint
     from patcher.target import Target
 
     Command = Callable[..., Any]
@@ -32,8 +35,32 @@ def checkpoint_argument(function: Command) -> Command:
     return click.argument("checkpoint", metavar="CKPT", default=".", type=click.Path())(function)
 
 
+def network_option(function: Command) -> Command:
+    """``--no-network``, which `opened` obeys."""
+    return click.option(
+        "--no-network",
+        is_flag=True,
+        expose_value=False,
+        callback=_keep,
+        help="Of a Hub id, use what the cache has; as HF_HUB_OFFLINE=1.",
+    )(function)
+
+
+def _keep(context: click.Context, option: click.Parameter, value: bool) -> None:  # noqa: FBT001
+    context.meta[f"ckpt-patch.{option.name}"] = value
+
+
+def opened(out: Output, path: str) -> Checkpoint:
+    """Open a checkpoint of the command line, and say what was decided for the user."""
+    no_network = click.get_current_context().meta.get("ckpt-patch.no_network", False)
+    checkpoint = open_checkpoint(path, no_network=no_network)
+    for note in checkpoint.origin.notes:
+        out.note(f"Note: {plain(note)}.")
+    return checkpoint
+
+
 def target_options(function: Command) -> Command:
-    """GPU, engine and launch."""
+    """GPU, engine and launch, and whether there is a network."""
     for option in reversed(
         (
             click.option(
@@ -57,6 +84,7 @@ def target_options(function: Command) -> Command:
                 show_default=True,
                 help="The engine's own launch flag, if it is used.",
             ),
+            network_option,
         )
     ):
         function = option(function)

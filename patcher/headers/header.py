@@ -9,14 +9,13 @@ than the format gives it (in those, serde_json refuses numbers that Python's jso
 
 from __future__ import annotations
 
-import json
 import os
 import reprlib
-from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeGuard
 
 from patcher.errors import UnreadableError
+from patcher.headers import text
 from patcher.headers.files import (
     DOWNLOAD,
     StrPath,
@@ -92,9 +91,7 @@ def read_header(
         return _read(fd, status, name, download)
 
 
-def read_header_through(
-    read: Reader, size: int, *, name: str, download: str = DOWNLOAD
-) -> Header:
+def read_header_through(read: Reader, size: int, *, name: str, download: str = DOWNLOAD) -> Header:
     """Read and check the header of a file of ``size`` bytes that is somewhere else.
 
     Raises:
@@ -114,7 +111,7 @@ def _read(fd: int, status: os.stat_result, name: str, download: str) -> Header:
 
 
 def _checked(raw: bytes, size: int, name: str, download: str) -> Header:
-    entries = _parse(raw, name)
+    entries = text.parse(raw, name, _LENGTH)
     metadata = _metadata(entries.pop("__metadata__", {}), name)
     tensors = {key: _tensor(key, entry, name) for key, entry in entries.items()}
     header = Header(tensors, metadata, _LENGTH + len(raw))
@@ -159,72 +156,6 @@ def _pread(fd: int, size: int, offset: int, name: str) -> bytes:
     if len(data) < size:
         raise changed_while_reading(name)
     return data
-
-
-def _parse(raw: bytes, name: str) -> dict[str, Any]:
-    if not raw.startswith(b"{"):
-        found = "a byte order mark" if raw.startswith(b"\xef\xbb\xbf") else ascii(raw[:1])[1:]
-        raise UnreadableError(
-            f"the header must begin with '{{', not with {found if raw else 'the end of it'}",
-            path=name,
-            offset=_LENGTH,
-        )
-    if b"\0" in raw:  # found first: the holes of a half-written file cost no further memory
-        raise UnreadableError(
-            "the header has NUL bytes: the file is damaged, or padded with something else than "
-            "spaces",
-            path=name,
-            offset=_LENGTH + raw.index(b"\0"),
-        )
-    at = _LENGTH
-    try:
-        return _load(raw.decode("utf-8"))
-    except UnicodeDecodeError as error:
-        reason, at = "it is not UTF-8", at + error.start
-    except json.JSONDecodeError as error:
-        before = error.pos if raw.isascii() else len(error.doc[: error.pos].encode())
-        reason, at = error.msg, at + before
-    except RecursionError:
-        reason = "it is nested too deeply"
-    except MemoryError:
-        reason = "it takes more memory than there is"
-    except ValueError as error:
-        reason = str(error)
-    raise UnreadableError(f"the header cannot be used: {reason}", path=name, offset=at)
-
-
-def _load(text: str) -> dict[str, Any]:
-    """Parse; ValueError for what serde_json refuses and the checks of values would not notice."""
-    value: dict[str, Any] = json.loads(
-        text,
-        object_pairs_hook=_unique,
-        # A hook costs a call per number; of the negative ones only "-0" becomes a good int.
-        parse_int=_natural if "-0" in text else None,
-    )
-    if "\\u" in text:
-        _refuse_lone_surrogates(value)
-    return value
-
-
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    value = dict(pairs)
-    if len(value) != len(pairs):
-        (twice, _), *_ = Counter(key for key, _ in pairs).most_common(1)
-        raise ValueError(f"the name {reprlib.repr(twice)} stands twice in one object")
-    return value
-
-
-def _natural(literal: str) -> int:
-    if literal.startswith("-"):
-        raise ValueError(f"the number {literal} is negative")
-    return int(literal)
-
-
-def _refuse_lone_surrogates(value: dict[str, Any]) -> None:
-    try:
-        json.dumps(value, ensure_ascii=False).encode("utf-8")
-    except UnicodeEncodeError:
-        raise ValueError("it has half of a surrogate pair as an escape") from None
 
 
 def _metadata(value: Any, name: str) -> Mapping[str, str]:

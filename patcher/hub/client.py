@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     T = TypeVar("T")
 
-_OK, _PARTIAL, _ERROR = 200, 206, 400
+_PARTIAL, _ERROR = 206, 400
 
 #: Bytes that are taken from a connection at a time.
 _CHUNK = 65536
@@ -86,6 +86,17 @@ def fetch_all(hub_id: HubId, commit: str) -> None:
     _repeated(lambda: snapshot_download(hub_id.repo_id, revision=commit), hub_id)
 
 
+def size(hub_id: HubId, commit: str, name: str) -> int:
+    """Bytes of a file, from a HEAD request."""
+    from huggingface_hub import get_hf_file_metadata, hf_hub_url  # noqa: PLC0415 - lazy: Hub only
+
+    url = hf_hub_url(hub_id.repo_id, name, revision=commit)
+    found = _repeated(lambda: get_hf_file_metadata(url).size, hub_id, name)
+    if found is None:
+        raise UnreadableError(f"the server does not say how long {name} is", path=str(hub_id))
+    return found
+
+
 def read_range(hub_id: HubId, commit: str, name: str, size: int, offset: int) -> bytes:
     """``size`` bytes of a file on the Hub, from ``offset`` on.
 
@@ -93,13 +104,12 @@ def read_range(hub_id: HubId, commit: str, name: str, size: int, offset: int) ->
         UnreadableError: also when the server gives the whole file instead, which is not read.
     """
     from huggingface_hub import hf_hub_url  # noqa: PLC0415 - lazy: only Hub ids need it
-    from huggingface_hub.utils import build_hf_headers  # noqa: PLC0415 - the same
 
     url = hf_hub_url(hub_id.repo_id, name, revision=commit)
     wanted = {"Range": f"bytes={offset}-{offset + size - 1}", "Accept-Encoding": "identity"}
 
     def ask() -> bytes | None:
-        with _opened(url, {**build_hf_headers(), **wanted}) as response:
+        with _opened(url, {**_utils().build_hf_headers(), **wanted}) as response:
             given = response.headers.get("Content-Range", "")
             if response.status_code != _PARTIAL or not given.startswith(f"bytes {offset}-"):
                 return None
@@ -124,8 +134,12 @@ def _repeated(ask: Callable[[], T], hub_id: HubId, name: str | None = None) -> T
     from huggingface_hub import constants  # noqa: PLC0415 - lazy: only Hub ids need it
     from huggingface_hub.errors import HfHubHTTPError  # noqa: PLC0415 - the same
 
-    # Errors of the library and of the HTTP library below it, whichever that is.
-    failures: tuple[type[BaseException], ...] = (OSError, HfHubHTTPError.__bases__[0])
+    # Of the library, of the HTTP library below it, whichever that is, and of hf_xet.
+    failures: tuple[type[BaseException], ...] = (
+        OSError,
+        RuntimeError,
+        HfHubHTTPError.__bases__[0],
+    )
     for usual in (*PAUSES, None):
         try:
             return ask()
@@ -141,13 +155,19 @@ def _repeated(ask: Callable[[], T], hub_id: HubId, name: str | None = None) -> T
     raise AssertionError("the last attempt returns or raises")
 
 
+def _utils() -> Any:
+    """The library's ``utils``, whose names its type hints do not export."""
+    from huggingface_hub import utils  # noqa: PLC0415 - lazy: only Hub ids need it
+
+    return utils
+
+
 @contextlib.contextmanager
 def _opened(url: str, headers: dict[str, str]) -> Iterator[Any]:
     """A response whose body was not read yet; HTTP errors are raised as the library raises them."""
     from huggingface_hub import constants  # noqa: PLC0415 - lazy: only Hub ids need it
-    from huggingface_hub.utils import get_session, hf_raise_for_status  # noqa: PLC0415 - the same
 
-    session: Any = get_session()
+    session = _utils().get_session()
     timeout = constants.HF_HUB_DOWNLOAD_TIMEOUT
     if callable(getattr(session, "stream", None)):  # httpx
         opened = session.stream("GET", url, headers=headers, timeout=timeout)
@@ -155,8 +175,8 @@ def _opened(url: str, headers: dict[str, str]) -> Iterator[Any]:
         opened = contextlib.closing(session.get(url, headers=headers, timeout=timeout, stream=True))
     with opened as response:
         if response.status_code >= _ERROR:
-            _first(response, _CHUNK)
-        hf_raise_for_status(response)
+            getattr(response, "read", lambda: response.content)()  # for the library's message
+        _utils().hf_raise_for_status(response)
         yield response
 
 

@@ -24,7 +24,7 @@ LONGEST_PAUSE = 60.0
 PAUSES = (1.0, 2.0, 4.0)
 
 #: ``RateLimit: "api";r=0;t=55``: no requests are left, and there will be in 55 seconds.
-_RATE_LIMIT = re.compile(r"t\s*=\s*(\d+)")
+_RATE_LIMIT = re.compile(r"\bt\s*=\s*(\d+)")
 
 
 class NotReachedError(UnreadableError):
@@ -60,6 +60,12 @@ def explain(
     Nothing of the library's own message is used: it quotes requests.
     """
     response = response_of(error)
+    if response is None and isinstance(error, OSError) and _is_local(error):
+        return UnreadableError(
+            f"cannot be kept in the Hub cache: {error.strerror}",
+            path=str(hub_id),
+            hint="name a folder that can be written, with room: HF_HOME=DIRECTORY ckpt-patch ...",
+        )
     if response is None:
         return NotReachedError(
             f"cannot reach the Hub at {endpoint}",
@@ -71,6 +77,11 @@ def explain(
     message, hint = _sentences(hub_id, endpoint, name, response)[kind]
     error_type = NotReachedError if kind in ("busy", "out of order") else UnreadableError
     return error_type(message, path=str(hub_id), hint=hint)
+
+
+def _is_local(error: OSError) -> bool:
+    """Whether it is about the disk: the HTTP libraries' own errors have no number."""
+    return error.errno is not None and not isinstance(error, ConnectionError | TimeoutError)
 
 
 def _wanted_pause(response: Any) -> float | None:

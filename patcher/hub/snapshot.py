@@ -62,6 +62,15 @@ class Snapshot:
     files: Mapping[str, RemoteFile] | None
     notes: tuple[str, ...] = ()
 
+    def size(self, name: str) -> int | None:
+        """Bytes of a file; ``None`` where the server does not say."""
+        return self.files[name].size if self.files else None
+
+    def length(self, name: str) -> int:
+        """Bytes of a file; asks for it alone where the list of files has no sizes."""
+        size = self.size(name)
+        return client.size(self.hub_id, self.commit, name) if size is None else size
+
     def fetch(self, name: str, limit: int) -> None:
         """Make sure that a file of at most ``limit`` bytes is in ``folder``.
 

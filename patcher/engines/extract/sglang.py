@@ -54,7 +54,11 @@ def extract(release: str, source: Source, launches: Rows | None = None) -> dict[
     with tempfile.TemporaryDirectory() as folder:
         known = sglang_architectures.latent(source, folder)
         groups = sglang_architectures.groups(source, folder, known)
+    pools = list(sglang_checkpoint.pools(source, flags["kv_cache_dtype"]))
     _check(release, rows)
+    _check(release, pools)
+    for found in families.values():
+        _check_stubs(release, found)
     return {
         "engine": "sglang",
         "release": release,
@@ -79,9 +83,7 @@ def extract(release: str, source: Source, launches: Rows | None = None) -> dict[
         },
         "pool": {
             "from": _lines(stage, *sglang_checkpoint.POOL),
-            **_table(
-                sglang_checkpoint.pools(source, flags["kv_cache_dtype"]), sglang_checkpoint.FEATURES
-            ),
+            **_table(pools, sglang_checkpoint.FEATURES),
         },
         "registry": {
             "from": _lines(stage, *sglang_registry.PROVENANCE),
@@ -117,9 +119,16 @@ def _refusal(result: dict[str, Any]) -> dict[str, Any] | None:
 
 
 def _check(release: str, rows: Rows) -> None:
-    for launch, result in rows:
+    for given, result in rows:
         if result.get("err", "ValueError") not in _ON_PURPOSE:
-            raise ValueError(f"SGLang {release}: {launch} ended in {result}")
+            raise ValueError(f"SGLang {release}: {given} ended in {result}")
+
+
+def _check_stubs(release: str, rows: Rows) -> None:
+    """A loader may stumble over bad metadata, but never over a stand-in of the stage."""
+    for given, result in rows:
+        if "SimpleNamespace" in result.get("msg", "") or "'Config'" in result.get("msg", ""):
+            raise ValueError(f"SGLang {release}: {given} ended in {result}")
 
 
 def _plain(rows: Rows) -> Rows:

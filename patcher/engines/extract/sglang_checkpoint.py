@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from patcher.engines.extract.sglang_examples import FAMILIES, documents
 from patcher.engines.extract.sglang_models import write
 from patcher.engines.extract.sglang_stage import Stage, clean_environment
-from patcher.engines.extract.sglang_stubs import CARDS
+from patcher.engines.extract.sglang_stubs import CARDS, nothing
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -157,6 +157,7 @@ def pool(stage: Stage, flag: str, algo: str | None) -> Any:
         dtype=own,
         is_draft_worker=False,
         profile_max_num_token=_reached,
+        _record_kv_cache_dtype=nothing,
     )
     kind = stage.get(_RUNNER)
     if hasattr(kind, "configure_kv_cache_dtype"):

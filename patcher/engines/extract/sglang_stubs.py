@@ -151,6 +151,7 @@ def torch(card: Card) -> dict[str, Any]:
     answers: dict[str, Any] = {
         "torch.version.cuda": None if card.gfx else "13.0",
         "torch.version.hip": "7.0" if card.gfx else None,
+        "torch.float4_e2m1fn_x2": Atom("torch.float4_e2m1fn_x2"),
         "torch.cuda.is_available": lambda: True,
         "torch.cuda.is_initialized": lambda: True,
         "torch.cuda.device_count": lambda: 1,

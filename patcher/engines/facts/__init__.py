@@ -100,31 +100,21 @@ def _probed(engine: str, version: str) -> str | None:
     return f"{engine} {version} is judged by what `ckpt-patch engines probe` found on {date}"
 
 
+@cache
 def load(engine: str, release: str, part: str) -> Mapping[str, Any]:
     """One part of the facts about a release, or about a build that the user probed.
 
     Raises:
         UnreadableError: there are none, or the probed ones are damaged.
     """
-    from patcher.engines.facts import probed  # noqa: PLC0415 - start-up time, and rare
-
-    if release not in releases(engine) and probed.exists(engine, release):
-        facts: Mapping[str, Any] = probed.load(engine, release)["parts"][part]
-        return facts
-    return _packaged(engine, release, part)
-
-
-@cache
-def _packaged(engine: str, release: str, part: str) -> Mapping[str, Any]:
-    """One facts file.
-
-    Raises:
-        UnreadableError: there is no such file.
-    """
     path = os.path.join(_HERE, engine, f"{release}.{part}.json")
     try:
         with open(path, encoding="utf-8") as file:
             facts: Mapping[str, Any] = json.load(file)
     except FileNotFoundError as error:
-        raise UnreadableError(f"there are no {part} facts about {engine} {release}") from error
+        from patcher.engines.facts import probed  # noqa: PLC0415 - start-up time, and rare
+
+        if not probed.exists(engine, release):
+            raise UnreadableError(f"there are no {part} facts about {engine} {release}") from error
+        facts = probed.load(engine, release)["parts"][part]
     return facts

@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from functools import cache
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from patcher import __version__, outfile
@@ -91,16 +90,6 @@ def load(engine: str, version: str) -> Mapping[str, Any]:
         UnreadableError: there is none, or it is not as ``save`` left it.
     """
     file = path(engine, version)
-    try:
-        status = file.stat()
-    except OSError as error:
-        _refuse(file, f"cannot be read: {error.strerror}")
-    return _load(file, engine, version, (status.st_ino, status.st_mtime_ns, status.st_size))
-
-
-@cache
-def _load(file: Path, engine: str, version: str, _state: tuple[int, ...]) -> Mapping[str, Any]:
-    """Read and validate once, as long as the file stays the same."""
     try:
         found = json.loads(file.read_bytes())
     except OSError as error:
