@@ -10,20 +10,30 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from patcher.api import apply, check, plan, undo
+    from patcher.api import apply, check, mirror, plan, undo
     from patcher.checkpoint import open_checkpoint
     from patcher.errors import CkptPatchError
     from patcher.target import Target
 
 __version__ = "0.1.0"
 
-__all__ = ["CkptPatchError", "Target", "apply", "check", "open_checkpoint", "plan", "undo"]
+__all__ = [
+    "CkptPatchError",
+    "Target",
+    "apply",
+    "check",
+    "mirror",
+    "open_checkpoint",
+    "plan",
+    "undo",
+]
 
 _HOMES = {
     "CkptPatchError": "errors",
     "Target": "target",
     "apply": "api",
     "check": "api",
+    "mirror": "api",
     "open_checkpoint": "checkpoint",
     "plan": "api",
     "undo": "api",

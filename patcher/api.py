@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     import os
 
     from patcher.edits import Change
+    from patcher.mirroring import Mirrored
     from patcher.planning import Plan
     from patcher.target import Target
     from patcher.transaction import Applied, Record
@@ -62,7 +63,7 @@ def apply(
     made = planning.plan(checkpoint, target, recipe)
     if not made.edits:
         return None
-    return apply_plan(checkpoint.root, made, wait=wait).record
+    return apply_plan(checkpoint.writable_root(), made, wait=wait).record
 
 
 def undo(
@@ -80,6 +81,30 @@ def undo(
 
     undone = transaction.undo(Path(path), merge=merge, force=force, wait=wait)
     return undone.transactions[0].record if undone.transactions else None
+
+
+def mirror(
+    source: StrPath,
+    destination: StrPath,
+    target: Target,
+    recipe: str | None = None,
+    *,
+    link: str = "auto",
+) -> Mirrored:
+    """Make a patched copy whose weights are links; the source is not changed.
+
+    ``link``: ``auto`` (reflink, else hardlink, else symlink), one of these, or ``copy``.
+
+    Raises:
+        RefusedError: no edit helps, the destination is something else, or a link is not possible.
+        UnreadableError: the verdict is unknown, or a file cannot be read.
+        WriteError: the disk failed and nothing is left of it.
+    """
+    from patcher import mirroring  # noqa: PLC0415 - lazy: only this call needs it
+
+    checkpoint = open_checkpoint(source)
+    made = planning.plan(checkpoint, target, recipe)
+    return mirroring.make(mirroring.prepare(checkpoint, made, destination, link))
 
 
 def apply_plan(root: StrPath, plan: Plan, *, wait: float = 0.0) -> Applied:

@@ -46,7 +46,7 @@ def check(checkpoint: Checkpoint, target: Target) -> Verdict:
         judgement = _judge(checkpoint, subject, target.engine, target.version, launch)
     origin = checkpoint.origin
     return Verdict(
-        path=str(checkpoint.root),
+        path=checkpoint.name,
         origin={"origin": origin.kind, "repo_id": origin.repo_id, "revision": origin.revision},
         model=subject.model,
         target=target,

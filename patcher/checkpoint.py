@@ -90,6 +90,14 @@ class Checkpoint:
         """The ``*.safetensors`` names, sorted."""
         return tuple(name for name in self.entries if name.endswith(".safetensors"))
 
+    @property
+    def name(self) -> str:
+        """What a command calls it: the directory, or the id of the repository on the Hub."""
+        if self.origin.kind != "hub":
+            return str(self.root)
+        repo_id, ref = self.origin.repo_id, self.origin.ref
+        return f"{repo_id}" if ref == "main" else f"{repo_id}@{ref}"
+
     def scales(self) -> ScaleCounts:
         """Count the KV-cache scales; reads the index, or all headers, anew at each call.
 
@@ -119,8 +127,8 @@ class Checkpoint:
             return self.root
         raise RefusedError(
             "is a repository on the Hub, and its files in the cache are shared",
-            path=self.origin.repo_id,
-            hint=f"ckpt-patch mirror {self.origin.repo_id} DEST --target GPU",
+            path=self.name,
+            hint=f"ckpt-patch mirror {self.name} DEST --target GPU",
         )
 
     def _header(self, shard: str) -> Header:

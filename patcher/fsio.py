@@ -23,10 +23,8 @@ Hook = Callable[[str, str], "int | OSError | None"]
 
 hook: Hook | None = None
 
-_NO_XATTRS: Mapping[str, bytes] = MappingProxyType({})
 _CHUNK = 8 * 1024 * 1024
 _FICLONE = 0x40049409  # linux/fs.h: _IOW(0x94, 9, int)
-_RENAME_EXCHANGE = 2  # linux/fs.h
 
 
 @contextmanager
@@ -71,7 +69,7 @@ def create(  # noqa: PLR0913 - the attributes of a file
     mode: int = 0o644,
     owner: tuple[int, int] | None = None,
     mtime_ns: int | None = None,
-    xattrs: Mapping[str, bytes] = _NO_XATTRS,
+    xattrs: Mapping[str, bytes] = MappingProxyType({}),
 ) -> None:
     """Make a new file and wait until its bytes and attributes are on disk.
 
@@ -85,8 +83,10 @@ def create(  # noqa: PLR0913 - the attributes of a file
         _write(fd, name, data)
         if owner is not None:
             _chown(fd, name, owner)
-        for key, value in xattrs.items():
-            _set_xattr(fd, name, key, value)
+        if sys.platform == "linux":
+            for key, value in xattrs.items():
+                with _call("setxattr", name):
+                    os.setxattr(fd, key, value)
         _finish(fd, name, mode, mtime_ns)
 
 
@@ -101,10 +101,7 @@ def copy(  # noqa: PLR0913 - the attributes of a file, and a way to stop
 ) -> bool:
     """Copy an open file to a new one; whether the file system could share the blocks (reflink).
 
-    ``between`` is called before each part of the work and may raise to stop it.
-
-    Raises:
-        OSError: as for `create`.
+    ``between`` is called before every part of the work, and stops it by raising.
     """
     with _new_file(dir_fd, name) as fd:
         shared = _clone(source_fd, fd, name) is None
@@ -120,8 +117,7 @@ def reflink(
 ) -> None:
     """Make a new file that shares the blocks of an open one until either of them is written.
 
-    Raises:
-        OSError: the file system cannot (``EXDEV``, ``EOPNOTSUPP``, ...), or as for `create`.
+    ``EXDEV``, ``EOPNOTSUPP`` and the like say that the file system cannot do this.
     """
     with _new_file(dir_fd, name) as fd:
         if (error := _clone(source_fd, fd, name)) is not None:
@@ -173,13 +169,12 @@ def rename(dir_fd: int, source: str, target: str, target_fd: int | None = None) 
 def exchange(dir_fd: int, source: str, target_fd: int, target: str) -> None:
     """Let two names change places at one instant; one that happened is a success, as in `rename`.
 
-    Raises:
-        OSError: ``ENOSYS`` or ``EINVAL`` where the system or the file system cannot do this.
+    ``ENOSYS`` or ``EINVAL`` say that the system or the file system cannot do this.
     """
     moved = os.stat(source, dir_fd=dir_fd, follow_symlinks=False)
     try:
         with _call("exchange", target):
-            _renameat2(dir_fd, source, target_fd, target, _RENAME_EXCHANGE)
+            _swap(dir_fd, source, target_fd, target)
     except OSError:
         if not _is(target_fd, target, moved):
             raise
@@ -199,6 +194,11 @@ def remove_tree(dir_fd: int, name: str) -> None:
                 remove_tree(fd, entry)
             else:
                 unlink(fd, entry)
+    rmdir(dir_fd, name)
+
+
+def rmdir(dir_fd: int, name: str) -> None:
+    """Remove an empty directory."""
     with _call("rmdir", name):
         os.rmdir(name, dir_fd=dir_fd)
 
@@ -259,12 +259,6 @@ def _chown(fd: int, name: str, owner: tuple[int, int]) -> None:
             raise
 
 
-def _set_xattr(fd: int, name: str, key: str, value: bytes) -> None:
-    if sys.platform == "linux":
-        with _call("setxattr", name):
-            os.setxattr(fd, key, value)
-
-
 def _finish(fd: int, name: str, mode: int, mtime_ns: int | None) -> None:
     """Give a new file its last attributes, and wait until all of it is on disk."""
     with _call("chmod", name):
@@ -290,14 +284,14 @@ def _clone(source_fd: int, fd: int, name: str) -> OSError | None:
     return None
 
 
-def _renameat2(dir_fd: int, source: str, target_fd: int, target: str, flags: int) -> None:
+def _swap(dir_fd: int, source: str, target_fd: int, target: str) -> None:
     import ctypes  # noqa: PLC0415 - lazy: seldom needed
 
-    function = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
-    if function is None:
-        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
-    if function(dir_fd, os.fsencode(source), target_fd, os.fsencode(target), flags):
-        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+    call = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
+    names = (dir_fd, os.fsencode(source), target_fd, os.fsencode(target))
+    if call is None or call(*names, 2):  # RENAME_EXCHANGE of linux/fs.h
+        number = errno.ENOSYS if call is None else ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
 
 
 def _fsync(fd: int) -> None:

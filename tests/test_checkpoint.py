@@ -7,7 +7,6 @@ import os
 import shlex
 import socket
 import stat
-import sys
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -266,30 +265,6 @@ def test_a_path_that_does_not_exist(tmp_path: Path) -> None:
     assert error.message == "does not exist"
     assert error.path == str(tmp_path / "some" / "where" / "else")
     assert words_of(error.hint) == ["ls", "-ld", str(tmp_path / "some" / "where")]
-
-
-@pytest.mark.parametrize(
-    ("typed", "command"),
-    [
-        ("org/name", "hf download org/name --local-dir name"),
-        ("hf://org/name", "hf download org/name --local-dir name"),
-        ("https://huggingface.co/org/name", "hf download org/name --local-dir name"),
-        ("org/na-me_1.0@v2", "hf download org/na-me_1.0 --revision v2 --local-dir na-me_1.0"),
-        (Path("org/name"), "hf download org/name --local-dir name"),
-        (Path("hf://org/name"), "hf download org/name --local-dir name"),
-    ],
-)
-def test_a_hub_id(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, typed: str | Path, command: str
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    error = refusal(typed)
-    assert "looks like the id of a repository on the Hub" in error.message
-    assert error.hint is not None
-    download, check = error.hint.split(" && ")
-    assert download == command
-    assert check == f"ckpt-patch check {command.rpartition(' ')[2]}"
-    assert "huggingface_hub" not in sys.modules
 
 
 def test_a_directory_named_like_a_hub_id_is_opened(

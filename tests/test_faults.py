@@ -153,3 +153,35 @@ def test_a_call_that_the_kernel_interrupts_is_made_again(tmp_path: Path) -> None
     ran = traced(tmp_path, "apply", "-e", inject)
     assert ran.code == 0
     assert {name: (ran.root / name).read_bytes() for name in samples.BEFORE} == samples.AFTER
+
+
+def test_the_command_line_says_that_it_recovered(tmp_path: Path) -> None:
+    if (strace := shutil.which("strace")) is None:
+        pytest.skip("needs strace")
+    root = tmp_path / "Kimi-K2.5-NVFP4"
+    shutil.copytree(HERE.parent / "fixtures" / root.name, root)
+    pristine = {path.name: (path.read_bytes(), path.stat().st_mtime_ns) for path in root.iterdir()}
+    state = {"XDG_STATE_HOME": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path)}
+    options = ("--target", "sm120", "--engine", "vllm==0.16.0", "--recipe", "kv-cache-model-dtype")
+
+    def command(*words: str, under: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [*under, sys.executable, "-m", "patcher", *words, str(root)],
+            env=os.environ | state | {"PYTHONPATH": str(HERE.parent)},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    inject = ("-e", "trace=renameat", "-e", "inject=renameat:signal=KILL:when=3")
+    killed = command("apply", *options, under=(strace, "-f", "-qq", "-o", "/dev/null", *inject))
+    if "ptrace" in killed.stderr.lower():
+        pytest.skip("strace may not trace here")
+    assert killed.returncode == -signal.SIGKILL
+    assert "interrupted" in command("status").stdout
+    again = command("apply", *options)
+    assert again.returncode == 0
+    assert "Note: rolled back transaction 1" in again.stderr
+    assert command("undo").returncode == 0
+    found = {name: (root / name) for name in pristine}
+    assert {n: (p.read_bytes(), p.stat().st_mtime_ns) for n, p in found.items()} == pristine

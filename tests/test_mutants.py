@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 from faults import disk, harness, order, power
 from faults.mutants import MUTANTS, mutated
-from faults.operations import OPERATIONS, Operation
+from faults.operations import OPERATIONS, Operation, apply_and_edit, cut_off, merge
 
 from patcher import fsio
 from patcher.errors import CkptPatchError
@@ -102,6 +102,20 @@ def test_the_order_of_writes_of_every_command(operation: str, tmp_path: Path) ->
                 assert again or order.violations(without, interrupted=recovers), (
                     f"{call} {file} is not needed"
                 )
+
+
+def failed_merge(root: Path) -> None:
+    """It has prepared what it wanted to write, and was killed before it said so."""
+    apply_and_edit(root)
+    cut_off(merge, 1)(root)
+
+
+def test_what_a_failed_merge_prepared_is_removed_durably(tmp_path: Path) -> None:
+    operation = replace(OPERATIONS["undo --force"], before=failed_merge)
+    story = order.calls(tmp_path, operation)
+    removed = story.index(("rmdir", "merged"))
+    assert story[removed + 1] == ("fsync_dir", "0001.applied")
+    assert order.violations(story) == []
 
 
 def test_a_copy_is_synced_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from faults.disk import Disk
 
 #: Calls at which the sample cuts, as parts of a command; 1 is right after exit 0.
-SAMPLE = (0.2, 0.45, 0.6, 0.75, 0.9)
+SAMPLE = (0.3, 0.6, 0.85)
 
 
 @pytest.fixture(scope="module", params=disk.MAKE)

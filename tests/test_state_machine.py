@@ -198,7 +198,7 @@ class Checkpoint(RuleBasedStateMachine):
 
 TestCheckpoint = Checkpoint.TestCase
 TestCheckpoint.settings = settings(
-    max_examples=40,
+    max_examples=25,
     stateful_step_count=15,
     deadline=None,
     suppress_health_check=list(HealthCheck),

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from patcher import api
-from patcher.checkpoint import open_checkpoint
 from patcher.cli import planned
-from patcher.cli.options import checkpoint_argument, output_options, target_options
+from patcher.cli.options import checkpoint_argument, opened, output_options, target_options
 from patcher.errors import UsageError
 from patcher.report.escape import plain
 from patcher.report.human import shell_path
@@ -55,29 +54,29 @@ def command(
     **launch: Any,
 ) -> None:
     """Patch the metadata so that the target starts. Reversible; no weights are touched."""
-    opened = open_checkpoint(checkpoint)
+    found = opened(out, checkpoint)
     if plan_file is not None:
         if recipe or dry_run:
             raise UsageError("--plan goes with neither --recipe nor --dry-run")
-        _saved(out, opened, plan_file, wait)
+        _saved(out, found, plan_file, wait)
         return
-    plan = planned.make(opened, recipe, launch)
+    plan = planned.make(found, recipe, launch)
     if not plan.edits:
-        _nothing(out, plan, opened)
+        _nothing(out, plan, found)
         return
     if dry_run:
         _dry_run(out, plan)
         return
-    applied = api.apply_plan(opened.root, plan, wait=wait)
-    _notes(out, applied, opened)
+    applied = api.apply_plan(found.writable_root(), plan, wait=wait)
+    _notes(out, applied, found)
     if out.format == "json":
-        out.document(_document(applied, opened) | {"plan": plan.to_dict()})
+        out.document(_document(applied, found) | {"plan": plan.to_dict()})
     elif out.format == "quiet":
         out.answer(edit.file for edit in plan.edits)
     else:
         out.answer(planned.values(plan))
         out.answer(planned.scope(plan))
-        out.answer(_footer(applied, opened))
+        out.answer(_footer(applied, found))
 
 
 def _nothing(out: Output, plan: Plan, opened: Checkpoint) -> None:
@@ -104,7 +103,7 @@ def _saved(out: Output, opened: Checkpoint, plan_file: Path, wait: float) -> Non
 
     data = saved_plan.read(plan_file)
     change = saved_plan.load(data, str(plan_file), opened)
-    applied = api.apply_change(opened.root, change, {"plan.json": data}, wait=wait)
+    applied = api.apply_change(opened.writable_root(), change, {"plan.json": data}, wait=wait)
     _notes(out, applied, opened)
     if out.format == "json":
         out.document(_document(applied, opened))

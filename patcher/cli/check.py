@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from patcher.checking import check
-from patcher.checkpoint import open_checkpoint
-from patcher.cli.options import gravest, output_options, parse_targets, target_options
+from patcher.cli.options import gravest, opened, output_options, parse_targets, target_options
 from patcher.cli.output import error_document
 from patcher.errors import CkptPatchError
 from patcher.report import human
@@ -44,7 +43,7 @@ def command(
     documents, codes = [], []
     for path, target in runs:
         try:
-            verdict = check(open_checkpoint(path), target)
+            verdict = check(opened(out, path), target)
         except CkptPatchError as error:
             if not several:
                 raise

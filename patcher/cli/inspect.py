@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from patcher.checkpoint import open_checkpoint
-from patcher.cli.options import gravest, output_options
+from patcher.cli.options import gravest, network_option, opened, output_options
 from patcher.cli.output import error_document
 from patcher.engines import NAMES
 from patcher.errors import CkptPatchError
@@ -26,18 +25,20 @@ ORIGINS = {
     "directory": "a plain directory",
     "cache": "a Hugging Face cache snapshot",
     "local_dir": "a download with --local-dir",
+    "hub": "the metadata",
 }
 
 
 @click.command(epilog="Example: ckpt-patch inspect ./Kimi-K2.5-NVFP4")
 @click.argument("checkpoints", metavar="CKPT...", nargs=-1, type=click.Path())
+@network_option
 @output_options()
 def command(out: Output, checkpoints: tuple[str, ...]) -> int:
     """List every KV-cache statement, and which file each engine believes."""
     codes, documents = [], []
     for path in checkpoints or (".",):
         try:
-            checkpoint = open_checkpoint(path)
+            checkpoint = opened(out, path)
             subject = Subject.of(checkpoint.documents)
         except CkptPatchError as error:
             if len(checkpoints) < 2:  # noqa: PLR2004 - a single error is the whole answer

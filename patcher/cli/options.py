@@ -46,7 +46,7 @@ def network_option(function: Command) -> Command:
     )(function)
 
 
-def _keep(context: click.Context, option: click.Parameter, value: bool) -> None:  # noqa: FBT001
+def _keep(context: click.Context, option: click.Parameter, value: bool) -> None:
     context.meta[f"ckpt-patch.{option.name}"] = value
 
 

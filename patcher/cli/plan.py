@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from patcher import outfile
-from patcher.checkpoint import open_checkpoint
 from patcher.cli import planned
-from patcher.cli.options import checkpoint_argument, output_options, target_options
+from patcher.cli.options import checkpoint_argument, opened, output_options, target_options
 
 if TYPE_CHECKING:
     from patcher.cli.output import Output
@@ -34,18 +33,18 @@ def command(
     **launch: Any,
 ) -> int:
     """Show what apply would do. Nothing is changed."""
-    opened = open_checkpoint(checkpoint)
-    plan = planned.make(opened, recipe, launch)
+    found = opened(out, checkpoint)
+    plan = planned.make(found, recipe, launch)
     if output is not None:
         from patcher import saved_plan  # noqa: PLC0415 - lazy: only -o needs it
 
-        outfile.write(output, saved_plan.dump(plan, opened))
+        outfile.write(output, saved_plan.dump(plan, found))
     if out.format == "json":
         out.document(plan.to_dict())
     elif out.format == "quiet":
         out.answer(edit.file for edit in plan.edits)
     elif not plan.edits:
-        out.answer(planned.nothing(plan, opened))
+        out.answer(planned.nothing(plan, found))
     else:
         out.answer(planned.values(plan))
         out.raw(plan.diff())

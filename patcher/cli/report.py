@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from patcher import outfile
-from patcher.checkpoint import open_checkpoint
 from patcher.cli import planned
-from patcher.cli.options import checkpoint_argument, output_options, target_options
+from patcher.cli.options import checkpoint_argument, opened, output_options, target_options
 from patcher.errors import UsageError
 from patcher.transaction import kept
 
@@ -39,12 +38,12 @@ def command(
 ) -> None:
     """Write the diff report: of the patch that is applied, or of the one that would be."""
     name = _name(output, out)
-    opened = open_checkpoint(checkpoint)
+    found = opened(out, checkpoint)
     named = click.get_current_context().get_parameter_source("target")
     asked = named is click.core.ParameterSource.COMMANDLINE
-    data = None if asked else kept.attachment(opened.root, name)
+    data = None if asked else kept.attachment(found.root, name)
     if data is None:
-        data = _made(planned.make(opened, recipe, launch), name)
+        data = _made(planned.make(found, recipe, launch), name)
     if output is None:
         out.raw(data.decode())
     else:

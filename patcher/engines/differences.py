@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,9 @@ if TYPE_CHECKING:
 
     from patcher.engines.base import Answer
     from patcher.gpus import Gpu
+
+    #: Name of the part -> facts.
+    Parts = Mapping[str, Mapping[str, Any]]
 
 #: Which release facts are about.
 _NAMES = frozenset({"engine", "release", "schema", "version"})
@@ -31,7 +35,7 @@ class Outcome:
         starts: ``None`` where the facts have no answer.
         backend: the attention backend; ``None`` where none runs or its choice is not known.
         kv_cache_dtype: what the cache holds, ``"auto"``: the model's dtype.
-        why: the finding that keeps it from starting, or why the answer is unknown.
+        why: the finding that keeps it from starting.
     """
 
     starts: bool | None
@@ -76,7 +80,7 @@ def between(engine: str, before: str, after: str, gpus: Iterable[Gpu]) -> tuple[
     """Every launch that ``before`` and ``after`` answer differently on these GPUs.
 
     First the launches that name a dtype (``statement`` is ``None``), then those that leave it to
-    the checkpoint. Launches that neither release has an answer to are not compared.
+    the checkpoint. A release without an answer counts as one that does not start.
     """
     found: dict[tuple[Any, ...], list[str]] = {}
     for gpu in gpus:
@@ -125,17 +129,18 @@ def _outcome(answer: Answer) -> Outcome:
         first = answer.refusals[0]
         return Outcome(starts=False, why=f"{first.finding}, {first.stage}")
     if answer.unknown or answer.resolution is None:
-        return Outcome(starts=None, why=answer.unknown)
-    return Outcome(True, answer.selected, answer.resolution.kv_cache_dtype)  # noqa: FBT003 - first field
+        return Outcome(starts=None)
+    held = answer.resolution.kv_cache_dtype
+    return Outcome(starts=True, backend=answer.selected, kv_cache_dtype=held)
 
 
 def _differ(before: Outcome, after: Outcome) -> bool:
-    """Whether a user would notice; another reason for the same refusal does not count."""
+    """Whether a user would notice; another reason for not starting does not count."""
     return _seen(before) != _seen(after)
 
 
-def _seen(outcome: Outcome) -> tuple[bool | None, str | None, str | None]:
-    return outcome.starts, outcome.backend, outcome.kv_cache_dtype
+def _seen(outcome: Outcome) -> tuple[bool, str | None, str | None]:
+    return bool(outcome.starts), outcome.backend, outcome.kv_cache_dtype
 
 
 def blocks(engine: str, before: str, after: str) -> tuple[str, ...]:
@@ -143,11 +148,42 @@ def blocks(engine: str, before: str, after: str) -> tuple[str, ...]:
 
     What the made-up launches of ``between`` do not show is at least named.
     """
+    return blocks_of(loaded(engine, before), loaded(engine, after))
+
+
+def loaded(engine: str, release: str) -> Parts:
+    """All facts about a release, by part."""
+    return {part: _followed(engine, release, part) for part in facts.parts(engine)}
+
+
+def _followed(engine: str, release: str, part: str) -> Mapping[str, Any]:
+    """Facts that equal an older release's are stored once."""
+    found = facts.load(engine, release, part)
+    return _followed(engine, found["same_as"], part) if "same_as" in found else found
+
+
+def blocks_of(before: Parts, after: Parts) -> tuple[str, ...]:
+    """The same for facts that are at hand."""
     return tuple(
         f"{part}.{name}"
-        for part in facts.parts(engine)
-        for name in _changed(_bare(engine, before, part), _bare(engine, after, part))
+        for part in before
+        for name in _changed(_bare(before[part]), _bare(after[part]))
     )
+
+
+def lost(before: Parts, after: Parts) -> str | None:
+    """A block that ``before`` has and ``after`` has not, in words.
+
+    No release has ever dropped one. What is gone was renamed or moved to where the questions do not
+    look, and facts without it would say that the release ignores what it obeys.
+    """
+    for part, found in before.items():
+        for name, block in found.items():
+            if block and not after[part].get(name):
+                place = block.get("from", "") if isinstance(block, Mapping) else ""
+                where = f" at {place}" if place else ""
+                return f"found nothing for {part}.{name}, which the release before has{where}"
+    return None
 
 
 def _changed(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
@@ -155,11 +191,8 @@ def _changed(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
     return [name for name in names if before.get(name) != after.get(name)]
 
 
-def _bare(engine: str, release: str, part: str) -> dict[str, Any]:
-    """The facts without the release's name and the lines they come from."""
-    found = facts.load(engine, release, part)
-    if "same_as" in found:
-        return _bare(engine, found["same_as"], part)
-    kept = {key: value for key, value in found.items() if key not in _NAMES}
+def _bare(part: Mapping[str, Any]) -> dict[str, Any]:
+    """Facts without the release's name and the lines they come from."""
+    kept = {key: value for key, value in part.items() if key not in _NAMES}
     bare: dict[str, Any] = json.loads(_PLACE.sub('""', json.dumps(kept)))
     return bare

@@ -18,10 +18,9 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import patcher
 from patcher.engines import NAMES, differences, facts
 from patcher.engines.facts import probed
-from patcher.errors import CkptPatchError, UnreadableError, UsageError
+from patcher.errors import UnreadableError, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
     from pathlib import Path
 
 #: Engine -> the seconds that its questions may take; vLLM needs 10 to 40 on one core.
@@ -76,7 +75,7 @@ class Probed:
         known_as: the version that these facts answer for; ``None``: nothing was kept, because the
             build answers exactly like the release of its version, whose facts are packaged.
         path: the file they are kept in.
-        nearest: the release whose facts would have answered without the probe.
+        nearest: the release whose facts would have answered without the probe, else the oldest.
         changed: the blocks that differ from that release's.
         seconds: what the questions took.
     """
@@ -84,7 +83,7 @@ class Probed:
     installed: Installed
     known_as: str | None
     path: Path | None
-    nearest: str | None
+    nearest: str
     changed: tuple[str, ...]
     seconds: float
 
@@ -141,28 +140,26 @@ def probe(found: Installed) -> Probed:
     parts = ask(found)
     seconds = time.monotonic() - start
     release = _nearest(found)
-    is_packaged = found.version in facts.releases(found.engine)
+    known = differences.loaded(found.engine, release)
+    if lost := differences.lost(known, parts):
+        _cannot(found, f"{lost} ({release})")
+    changed = differences.blocks_of(known, parts)
+    is_packaged = found.version == release
+    if is_packaged and not changed:
+        return Probed(found, None, None, release, (), seconds)
     name = f"{found.version}+probed" if is_packaged else found.version
     date = datetime.now(timezone.utc).isoformat(timespec="seconds")
-    if is_packaged and not differences.blocks_of(parts, _packaged(found)):
-        return Probed(found, None, None, release, (), seconds)
     path = probed.save(found.engine, name, tree=found.tree, date=date, parts=parts)
     facts.load.cache_clear()
-    changed = differences.blocks(found.engine, release, name) if release else ()
     return Probed(found, name, path, release, changed, seconds)
 
 
-def _packaged(found: Installed) -> Mapping[str, Any]:
-    parts = facts.parts(found.engine)
-    return {part: facts.load(found.engine, found.version, part) for part in parts}
-
-
-def _nearest(found: Installed) -> str | None:
-    """The release that stands for this version as long as nobody has probed it."""
+def _nearest(found: Installed) -> str:
+    """The packaged release that stands for this version as long as nobody has probed it."""
     try:
-        return facts.nearest_release(found.engine, found.version)[0]
-    except CkptPatchError:
-        return None
+        return facts.nearest_packaged(found.engine, found.version)[0]
+    except UnreadableError:  # older than all
+        return facts.releases(found.engine)[0]
 
 
 def ask(found: Installed) -> dict[str, Any]:
@@ -207,7 +204,5 @@ def _cannot(found: Installed, why: str) -> NoReturn:
     raise UnreadableError(
         f"{name} cannot be probed: {why}",
         path=found.tree,
-        hint=f"the nearest release with facts answers instead: ckpt-patch check {engine}"
-        if release
-        else None,
+        hint=f"the nearest release with facts answers instead: ckpt-patch check {engine}",
     ) from None

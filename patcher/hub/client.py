@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from patcher.errors import UnreadableError
-from patcher.hub.failures import PAUSES, explain, pause
+from patcher.hub.failures import PAUSES, UNREADABLE, explain, pause
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -136,10 +136,8 @@ def _repeated(ask: Callable[[], T], hub_id: HubId, name: str | None = None) -> T
 
     # Of the library, of the HTTP library below it, whichever that is, and of hf_xet.
     failures: tuple[type[BaseException], ...] = (
-        OSError,
-        RuntimeError,
-        HfHubHTTPError.__bases__[0],
-    )
+        OSError, RuntimeError, HfHubHTTPError.__bases__[0], *UNREADABLE
+    )  # fmt: skip
     for usual in (*PAUSES, None):
         try:
             return ask()
@@ -147,10 +145,6 @@ def _repeated(ask: Callable[[], T], hub_id: HubId, name: str | None = None) -> T
             seconds = None if usual is None else pause(error, usual)
             if seconds is None:
                 raise explain(error, hub_id, constants.ENDPOINT, name) from error
-        except (AttributeError, KeyError, TypeError, ValueError) as error:
-            raise UnreadableError(
-                f"{constants.ENDPOINT} does not answer as a Hub does", path=str(hub_id)
-            ) from error
         time.sleep(seconds)
     raise AssertionError("the last attempt returns or raises")
 

@@ -6,6 +6,7 @@ types of huggingface_hub and of the HTTP library below it changed between its re
 
 from __future__ import annotations
 
+import os
 import re
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +23,9 @@ LONGEST_PAUSE = 60.0
 
 #: Seconds to wait after each attempt but the last, where the server names no time.
 PAUSES = (1.0, 2.0, 4.0)
+
+#: What the library raises when an answer is not what it expects, such as a log-in page.
+UNREADABLE = (AttributeError, KeyError, TypeError, ValueError)
 
 #: ``RateLimit: "api";r=0;t=55``: no requests are left, and there will be in 55 seconds.
 _RATE_LIMIT = re.compile(r"\bt\s*=\s*(\d+)")
@@ -60,18 +64,8 @@ def explain(
     Nothing of the library's own message is used: it quotes requests.
     """
     response = response_of(error)
-    if response is None and isinstance(error, OSError) and _is_local(error):
-        return UnreadableError(
-            f"cannot be kept in the Hub cache: {error.strerror}",
-            path=str(hub_id),
-            hint="name a folder that can be written, with room: HF_HOME=DIRECTORY ckpt-patch ...",
-        )
     if response is None:
-        return NotReachedError(
-            f"cannot reach the Hub at {endpoint}",
-            path=str(hub_id),
-            hint=f"where there is a network: hf download {hub_id.repo_id} --include '*.json'",
-        )
+        return _without_answer(error, hub_id, endpoint)
     status = response.status_code
     kind = _kind(status, response.headers)
     message, hint = _sentences(hub_id, endpoint, name, response)[kind]
@@ -79,9 +73,22 @@ def explain(
     return error_type(message, path=str(hub_id), hint=hint)
 
 
-def _is_local(error: OSError) -> bool:
-    """Whether it is about the disk: the HTTP libraries' own errors have no number."""
-    return error.errno is not None and not isinstance(error, ConnectionError | TimeoutError)
+def _without_answer(error: BaseException, hub_id: HubId, endpoint: str) -> UnreadableError:
+    # The HTTP libraries' own errors have no number.
+    number = error.errno if isinstance(error, OSError) else None
+    if number is not None and not isinstance(error, ConnectionError | TimeoutError):
+        return UnreadableError(
+            f"cannot be kept in the Hub cache: {os.strerror(number)}",
+            path=str(hub_id),
+            hint="name a folder that can be written, with room: HF_HOME=DIRECTORY ckpt-patch ...",
+        )
+    if isinstance(error, UNREADABLE):
+        return UnreadableError(f"{endpoint} does not answer as a Hub does", path=str(hub_id))
+    return NotReachedError(
+        f"cannot reach the Hub at {endpoint}",
+        path=str(hub_id),
+        hint=f"where there is a network: hf download {hub_id.repo_id} --include '*.json'",
+    )
 
 
 def _wanted_pause(response: Any) -> float | None:

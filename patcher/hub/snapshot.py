@@ -29,6 +29,8 @@ _DIGEST = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 _SHA1_LENGTH = 40
 _CHUNK = 1 << 20
 
+_NOT_ASKED = "the Hub was not asked (--no-network or HF_HUB_OFFLINE)"
+
 
 @dataclass(frozen=True, slots=True)
 class RemoteFile:
@@ -153,7 +155,7 @@ def fetch_metadata(
         UnreadableError: one sentence on why there is nothing to look at.
     """
     if no_network or client.is_offline():
-        return _cached(hub_id, names, "the Hub was not asked (--no-network or HF_HUB_OFFLINE)")
+        return _cached(hub_id, names, _NOT_ASKED)
     try:
         snapshot = _listed(hub_id)
     except NotReachedError as error:
@@ -166,7 +168,7 @@ def fetch_metadata(
     return snapshot
 
 
-def download(hub_id: HubId) -> Snapshot:
+def download(hub_id: HubId, *, no_network: bool = False) -> Snapshot:
     """A snapshot whose folder has all files of the repository, each verified when it arrived.
 
     A run that was interrupted is continued with the files that are missing.
@@ -174,10 +176,8 @@ def download(hub_id: HubId) -> Snapshot:
     Raises:
         UnreadableError: one sentence on why a file is missing.
     """
-    if client.is_offline():
-        raise UnreadableError(
-            "cannot be downloaded, because HF_HUB_OFFLINE is set", path=str(hub_id)
-        )
+    if no_network or client.is_offline():
+        raise UnreadableError(f"cannot be downloaded: {_NOT_ASKED}", path=str(hub_id))
     snapshot = _listed(hub_id)
     snapshot.download()
     return snapshot

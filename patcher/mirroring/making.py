@@ -17,22 +17,21 @@ from typing import TYPE_CHECKING, Literal
 
 from patcher import __version__, fsio
 from patcher.edits import sha256
-from patcher.errors import RefusedError, UnconfirmedError, UsageError, WriteError
-from patcher.headers.files import quoted
+from patcher.errors import RefusedError, RollbackError, UnconfirmedError, UsageError, WriteError
+from patcher.headers.files import StrPath, quoted
 from patcher.mirroring import building, destination, listing, workspace
 from patcher.mirroring.linking import METHODS
-from patcher.mirroring.manifest import Manifest, MirroredFile, Source
+from patcher.mirroring.manifest import Manifest, MirroredFile, Source, read
 from patcher.transaction import interrupts
 from patcher.transaction.failures import cause
 from patcher.transaction.interrupts import late
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
-    from pathlib import Path
 
     from patcher.checkpoint import Checkpoint
     from patcher.mirroring.destination import Destination
-    from patcher.mirroring.listing import Item, Tree
+    from patcher.mirroring.listing import Tree
     from patcher.mirroring.workspace import Workspace
     from patcher.planning import Plan
     from patcher.transaction.interrupts import Interrupts
@@ -76,7 +75,7 @@ class Mirrored:
     notes: tuple[str, ...]
 
 
-def prepare(checkpoint: Checkpoint, plan: Plan, target: Path | str, link: str = "auto") -> Prepared:
+def prepare(checkpoint: Checkpoint, plan: Plan, target: StrPath, link: str = "auto") -> Prepared:
     """See whether the mirror can be made; reads metadata, writes nothing.
 
     Args:
@@ -126,9 +125,7 @@ def make(prepared: Prepared) -> Mirrored:
     return replace(mirrored, notes=(*mirrored.notes, *late(signals)))
 
 
-def _make(
-    prepared: Prepared, work: Workspace, parent_fd: int, signals: Interrupts
-) -> Mirrored:
+def _make(prepared: Prepared, work: Workspace, parent_fd: int, signals: Interrupts) -> Mirrored:
     place, tree = prepared.place, prepared.tree
     standing = destination.standing(place, prepared.manifest)  # another one may have been faster
     if standing == "current":
@@ -137,8 +134,9 @@ def _make(
     manifest, failed = building.build(prepared, work, signals)
     _require_still(tree)
     signals.check()
-    if not _install(work, parent_fd, place, standing):
-        return _make(prepared, replace(work, tree=_again(work)), parent_fd, signals)
+    outcome = _install(prepared, work, parent_fd, standing)
+    if outcome == "current":
+        return _current(prepared)
     try:
         fsio.fsync_dir(parent_fd, place.parent)
     except OSError as error:
@@ -147,5 +145,151 @@ def _make(
             path=place.path,
             hint=f"sync; ckpt-patch verify {quoted(place.path)}",
         ) from error
-    outcome: Outcome = "made" if standing == "absent" else "replaced"
     return Mirrored(place.path, outcome, manifest, (*tree.notes, *failed))
+
+
+def _current(prepared: Prepared) -> Mirrored:
+    present = read(prepared.place.path)
+    assert present is not None
+    return Mirrored(prepared.place.path, "current", present, tuple(prepared.tree.notes))
+
+
+def _require_still(tree: Tree) -> None:
+    """The mirror is of one state of the source, not of two."""
+    for item in tree.items:
+        try:
+            same = item.is_still(os.stat(item.real, follow_symlinks=False))
+        except OSError:
+            same = False
+        if not same:
+            raise listing.moved(item)
+
+
+def _install(
+    prepared: Prepared, work: Workspace, parent_fd: int, standing: destination.Standing
+) -> Outcome:
+    """Give the finished tree its name: the commit."""
+    place = prepared.place
+    if standing == "absent":
+        try:
+            fsio.rename(work.fd, work.tree, place.name, parent_fd)
+        except OSError as error:
+            if error.errno == errno.EBUSY:
+                raise destination.mount_point(place) from error
+            if error.errno not in {errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR}:
+                raise
+            # Something has come to the destination. It is this mirror, an older one, or foreign.
+            if destination.standing(place, prepared.manifest) == "current":
+                return "current"
+        else:
+            return "made"
+    _replace(work, parent_fd, place)
+    return "replaced"
+
+
+def _replace(work: Workspace, parent_fd: int, place: Destination) -> None:
+    """Take the place of an older mirror: at one instant where the file system can."""
+    try:
+        fsio.exchange(work.fd, work.tree, parent_fd, place.name)
+    except OSError as error:
+        if error.errno not in {errno.ENOSYS, errno.EINVAL, errno.ENOTSUP}:
+            raise
+    else:
+        return
+    former = f"old.{secrets.token_hex(8)}"
+    fsio.rename(parent_fd, place.name, former, work.fd)
+    try:
+        fsio.rename(work.fd, work.tree, place.name, parent_fd)
+    except OSError as error:
+        _put_back(work, former, parent_fd, place, error)
+        raise
+    workspace.remove(work.fd, former)
+
+
+def _put_back(
+    work: Workspace, former: str, parent_fd: int, place: Destination, error: OSError
+) -> None:
+    try:
+        fsio.rename(work.fd, former, place.name, parent_fd)
+    except OSError as second:
+        raise RollbackError(
+            f"{cause(parent_fd, error)}, and the mirror that was here could not be put back: "
+            f"{second}. It is in {os.path.join(place.parent, work.name, former)}",
+            path=place.path,
+            hint="run the same command again: it makes the mirror anew",
+        ) from error
+
+
+def _require_cured(plan: Plan) -> None:
+    verdict = plan.after or plan.before
+    if verdict.outcome == "conflict":
+        raise RefusedError(
+            f"the mirror would not start either: {verdict.errors[0].message}. Nothing was written",
+            path=verdict.path,
+            hint=f"ckpt-patch check --target {verdict.target.gpu.name} {quoted(verdict.path)}",
+        )
+
+
+def _manifest(checkpoint: Checkpoint, plan: Plan, tree: Tree, link: str) -> Manifest:
+    origin = checkpoint.origin
+    return Manifest(
+        tool_version=__version__,
+        source=Source(tree.root, origin.kind, origin.repo_id, origin.revision),
+        target=plan.before.target.to_dict(),
+        releases=_releases(plan),
+        recipe=plan.to_dict()["recipe"],
+        link=link,
+        folders=tuple(tree.folders),
+        folder_links=tree.links,
+        files=tuple(_files(checkpoint, plan, tree)),
+    )
+
+
+def _files(checkpoint: Checkpoint, plan: Plan, tree: Tree) -> Iterator[MirroredFile]:
+    edits = {edit.file: edit for edit in plan.edits}
+    for item in tree.items:
+        if item.weights:
+            yield MirroredFile(
+                item.path,
+                "weights",
+                item.size,
+                before_sha256=item.sha256,
+                after_sha256=item.sha256,
+                inode=item.inode,
+                mtime_ns=item.mtime_ns,
+            )
+            continue
+        digest = sha256(listing.read(item))
+        planned = checkpoint.documents.get(item.path)
+        if planned is not None and digest != sha256(planned.data):
+            raise listing.moved(item)
+        edit = edits.get(item.path)
+        if edit is None:
+            yield MirroredFile(item.path, "copied", item.size, digest, digest)
+        else:
+            yield MirroredFile(
+                item.path,
+                "patched",
+                item.size,
+                digest,
+                edit.after_sha256,
+                patch=edit.patch,
+                inverse=edit.inverse,
+            )
+
+
+def _releases(plan: Plan) -> Mapping[str, object]:
+    """Which engine releases the metadata was judged for, and which of them need the patch."""
+    before, after = plan.before.judgement, (plan.after or plan.before).judgement
+    if not before.portable:
+        release = [before.facts_version]
+        return {
+            "engine": plan.before.target.engine,
+            "runs": release if after.outcome == "compatible" else [],
+            "needed_for": release if before.outcome == "conflict" else [],
+        }
+    return {
+        "engine": before.portable[0].engine,
+        "runs": [i.release for i in after.portable if i.state in {"runs", "ignores"}],
+        "needed_for": [i.release for i in before.portable if i.state == "refuses"],
+    }

@@ -119,6 +119,8 @@ def read(root: str) -> Manifest | None:
     Raises:
         RefusedError: damaged, of an unknown schema, or with a path that no mirror has.
     """
+    import msgspec  # noqa: PLC0415 - lazy: most commands read none
+
     path = os.path.join(root, PATH)
     if not os.path.lexists(path):
         return None
@@ -126,7 +128,7 @@ def read(root: str) -> Manifest | None:
         return decode(read_whole(path, PATH, _MAX_BYTES))
     except UnreadableError as error:
         raise _damaged(root, error.message) from error
-    except ValueError as error:
+    except (ValueError, msgspec.ValidationError) as error:
         raise _damaged(root, str(error)) from error
 
 
@@ -134,7 +136,7 @@ def decode(data: bytes) -> Manifest:
     """Read ``mirror.json`` back.
 
     Raises:
-        ValueError: it is not what `encode` writes.
+        ValueError: it is not what `encode` writes (`msgspec.ValidationError`: by its types).
     """
     import msgspec  # noqa: PLC0415 - lazy: most commands read none
 

@@ -1,9 +1,9 @@
 """The hidden folder beside a mirror in which it is built before it gets its name.
 
 One process at a time works there: the folder itself is locked. The lock saves double work and tells
-the rest of a killed run from the work of a living one, nothing more: where locks do not work (NFS
-locks no directories; on some file systems everyone gets every lock) several build side by side, each
-under its own name, and the rename decides.
+the rest of a killed run from the work of a living one, nothing more. Where locks do not work (NFS
+locks no directories; some file systems give everyone every lock), several build side by side, each
+under a name of its own, and the rename decides.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def held(parent_fd: int, parent: str, name: str, signals: Interrupts) -> Iterato
             fsio.mkdir(fd, tree)
             yield Workspace(fd, name, tree)
         finally:
-            _remove(fd, tree)
+            remove(fd, tree)
             with suppress(OSError):  # not empty: another one is at work, or the disk fails
                 fsio.rmdir(parent_fd, name)
 
@@ -97,7 +97,7 @@ def _attempt(parent_fd: int, parent: str, name: str, stack: ExitStack) -> int | 
         for left in os.listdir(fd):
             old = time.time() - os.stat(left, dir_fd=fd, follow_symlinks=False).st_mtime
             if trusted or old > _ABANDONED_SECONDS:
-                _remove(fd, left)
+                remove(fd, left)
         stack.push(tries.pop_all())
     return fd
 
@@ -137,8 +137,8 @@ def _is(parent_fd: int, name: str, fd: int) -> bool:
     return os.path.samestat(status, os.fstat(fd))
 
 
-def _remove(fd: int, name: str) -> None:
-    """Remove a tree. What cannot be removed now stays hidden, and the next run tries again.
+def remove(fd: int, name: str) -> None:
+    """Remove a tree of a workspace. What cannot be removed stays hidden; the next run tries again.
 
     It is renamed first: should it belong to a living process after all, that one finds nothing to
     give a name to, rather than half a tree.

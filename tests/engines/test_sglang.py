@@ -13,9 +13,10 @@ from patcher.engines import facts as packaged
 from patcher.engines import sglang
 from patcher.engines.base import Answer, Launch, Place
 from patcher.engines.sglang import forms
-from patcher.engines.sglang.rules import decide, load
+from patcher.engines.sglang.rules import decide
 from patcher.metadata.model import describe
 
+FOLDER = Path(packaged.__file__).parent / "sglang"
 FP8 = {"dynamic": False, "num_bits": 8, "type": "float"}
 INT8 = {"dynamic": False, "num_bits": 8, "type": "int"}
 DENSE = {
@@ -276,20 +277,22 @@ def test_hand_kept_facts_hold_for_their_releases_only(release: str, *, warned: b
     assert ("KV015" in _ids(found)) is warned
 
 
-def test_every_release_answers_and_loads_quickly() -> None:
-    slowest = 0.0
-    for release in packaged.releases("sglang"):
-        packaged.load.cache_clear()
-        start = time.perf_counter()
-        facts = load(release)
-        slowest = max(slowest, time.perf_counter() - start)
-        assert "auto" in facts["flags"]["kv_cache_dtype"]
+def test_every_release_answers() -> None:
+    known = packaged.releases("sglang")
+    assert len(known) > 20
+    for release in known:
+        assert "auto" in sglang.flag_values(release)
         assert _ask(release, "sm120", DENSE).resolution is not None
-    assert slowest < 0.1  # 10 ms is the aim; this machine is noisy
+
+
+def test_the_largest_file_loads_quickly() -> None:
+    largest = max(FOLDER.glob("*.json"), key=lambda path: path.stat().st_size)
+    start = time.perf_counter()
+    json.loads(largest.read_text())
+    assert time.perf_counter() - start < 0.05  # 1 ms; the machine may be noisy
 
 
 def test_kernel_facts_name_source_and_date() -> None:
-    folder = Path(packaged.__file__).parent / "sglang" / "by_hand"
-    read = json.loads((folder / "kernels.read.json").read_text())
+    read = json.loads((FOLDER / "kernels.read.json").read_text())
     for part in ("kernels", "scales", "slower"):
         assert all(entry["source"] and entry["date"] for entry in read[part])

@@ -98,6 +98,8 @@ class _Order:
         elif call in {"open", "mkdir", "rename"} and not name.startswith("holder"):
             self._dirty.add(self._directory(call, name))
         self._intent |= call == "rename" and name.endswith((".pending", ".undoing"))
+        if call == "rmdir" and name in _FOLDERS:
+            self._dirty.add("transaction")
         if call == "mkdir" and name in _FOLDERS:
             self._folder = name
         if call == "open":  # the note of who is at work need not survive a power cut

@@ -54,9 +54,8 @@ def said(error: BaseException, package: str) -> str:
     """One sentence: what went wrong, asking what, in which definition of the engine."""
     if isinstance(error, MemoryError):
         return f"its code wants more than {MEMORY >> 30} GB of memory"
-    text = str(error).strip() or "no message"
-    if not isinstance(error, CkptPatchError):
-        text = f"{type(error).__name__}: {text}"
+    is_ours = isinstance(error, CkptPatchError)
+    text = error.message if is_ours else f"{type(error).__name__}: {error}"
     frames = traceback.extract_tb(error.__traceback__)
     own = [frame for frame in frames if os.path.dirname(frame.filename) == _HERE]
     theirs = [frame for frame in frames if frame.filename.startswith(f"{package}/")]
@@ -67,7 +66,13 @@ def said(error: BaseException, package: str) -> str:
 
 
 def _is_machinery(path: str) -> bool:
-    return os.path.basename(path) in {"slicer.py", "shims.py", "source.py", "explore.py", "index.py"}
+    return os.path.basename(path) in {
+        "slicer.py",
+        "shims.py",
+        "source.py",
+        "explore.py",
+        "index.py",
+    }
 
 
 if __name__ == "__main__":

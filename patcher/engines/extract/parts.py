@@ -1,4 +1,4 @@
-"""All facts about one release, whichever engine it is of: what a refresh and a probe have in common."""
+"""All facts about one release of any engine: what a refresh and a probe have in common."""
 
 from __future__ import annotations
 

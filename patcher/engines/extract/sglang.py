@@ -183,17 +183,26 @@ def _depth(facts: dict[str, Any]) -> int:
 
 
 def save(release: str, facts: dict[str, Any]) -> str:
-    """Write the release's file, or one that names an older release with the same facts."""
-    path = os.path.join(FOLDER, f"{release}.rules.json")
-    base = release.partition(".post")[0]
-    older = os.path.join(FOLDER, f"{base}.rules.json")
-    if base != release and os.path.exists(older):
-        with open(older, encoding="utf-8") as file:
+    """Write the release's file, or one that names the release that it repeats unchanged."""
+    for older in _repeated(release):
+        with open(_path(older), encoding="utf-8") as file:
             if _answers(json.load(file)) == _answers(facts):
-                facts = {"engine": "sglang", "release": release, "same_as": base}
-    with open(path, "w", encoding="utf-8") as file:
+                facts = {"engine": "sglang", "release": release, "same_as": older}
+                break
+    with open(_path(release), "w", encoding="utf-8") as file:
         file.write(text(facts) + "\n")
-    return path
+    return _path(release)
+
+
+def _repeated(release: str) -> list[str]:
+    """The release that a post-release repeats, and the post-releases between, if they are here."""
+    base, _, number = release.partition(".post")
+    names = [base, *(f"{base}.post{post}" for post in range(1, int(number or 0)))]
+    return [name for name in names if name != release and os.path.exists(_path(name))]
+
+
+def _path(release: str) -> str:
+    return os.path.join(FOLDER, f"{release}.rules.json")
 
 
 def _answers(facts: dict[str, Any]) -> Any:

@@ -94,4 +94,4 @@ def _grouped(found: dict[tuple[str, str], dict[str, Outcome]]) -> list[dict[str,
             json.dumps([kind, gpus]), {"model": kind, "names": [], "gpus": gpus}
         )
         group["names"].append(name)
-    return list(same.values())
+    return sorted(same.values(), key=lambda group: (group["model"], group["names"]))

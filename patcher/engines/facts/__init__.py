@@ -21,6 +21,8 @@ from patcher.errors import UnreadableError, UsageError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from packaging.version import Version
+
 _HERE = os.path.dirname(__file__)
 _FILE = re.compile(r"(?P<release>[0-9][0-9a-z.]*?)\.(?P<part>[a-z]+)\.json")
 
@@ -53,26 +55,37 @@ def _number(release: str) -> tuple[int, ...]:
 def nearest(engine: str, version: str) -> tuple[str, str | None]:
     """The release whose facts stand for ``version``, and a sentence unless it is that one.
 
-    A version that the user has probed stands for itself. Of the others, a pre-release stands for
-    the release that it precedes, a post-release or a local build for the release that it repeats;
-    otherwise the nearest older release counts.
+    A version that is not packaged but was probed by the user stands for itself. For all others see
+    ``nearest_packaged``.
+
+    Raises:
+        UsageError: ``version`` is not a version.
+        UnreadableError: ``version`` is older than all facts, or there are none; or the file of the
+            user's probe is damaged.
+    """
+    wanted = str(_parsed(engine, version))
+    if wanted not in releases(engine) and (note := _probed(engine, wanted)):
+        return wanted, note
+    return nearest_packaged(engine, version)
+
+
+def nearest_packaged(engine: str, version: str) -> tuple[str, str | None]:
+    """The packaged release that stands for ``version``, and a sentence unless it is that one.
+
+    A pre-release stands for the release that it precedes, a post-release or a local build for the
+    release that it repeats; otherwise the nearest older release counts.
 
     Raises:
         UsageError: ``version`` is not a version.
         UnreadableError: ``version`` is older than all facts, or there are none.
     """
-    from packaging.version import InvalidVersion, Version  # noqa: PLC0415 - start-up time
+    from packaging.version import Version  # noqa: PLC0415 - start-up time
 
-    try:
-        wanted = Version(version)
-    except InvalidVersion as error:
-        raise UsageError(f"{version!r} is not a version of {engine}") from error
+    wanted = _parsed(engine, version)
     known = {Version(release): release for release in releases(engine)}
     base = Version(wanted.base_version)
     if wanted in known:
         return known[wanted], None
-    if note := _probed(engine, str(wanted)):
-        return str(wanted), note
     if base in known:
         relation = "the release it precedes" if wanted < base else "the release it is built from"
         return known[base], f"{engine} {version} is judged as {known[base]}, {relation}"
@@ -84,6 +97,15 @@ def nearest(engine: str, version: str) -> tuple[str, str | None]:
     why = "the newest release with facts" if newest else "the nearest older release with facts"
     release = known[max(older)]
     return release, f"{engine} {version} is judged as {release}, {why}"
+
+
+def _parsed(engine: str, version: str) -> Version:
+    from packaging.version import InvalidVersion, Version  # noqa: PLC0415 - start-up time
+
+    try:
+        return Version(version)
+    except InvalidVersion as error:
+        raise UsageError(f"{version!r} is not a version of {engine}") from error
 
 
 def _probed(engine: str, version: str) -> str | None:

@@ -71,7 +71,7 @@ def by_hand_backend(release: str, kind: str, gpu: str) -> tuple[str, ...]:
 
 
 def _by_hand(part: str) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = packaged.load("sglang", "by_hand/kernels", "read")[part]
+    found: list[dict[str, Any]] = packaged.load("sglang", "kernels", "read")[part]
     return found
 
 

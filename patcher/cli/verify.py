@@ -1,0 +1,56 @@
+"""``ckpt-patch verify``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from patcher import mirroring
+from patcher.cli.options import output_options
+from patcher.report.escape import plain
+from patcher.report.human import columns, shell_path
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from patcher.cli.output import Output
+    from patcher.mirroring import Verified
+
+#: Problems of the mirror's own; all others are cured by making it anew.
+THEIRS = {"edited", "added"}
+
+
+@click.command(epilog="Exit codes: 0 all is as it was made, 1 something is not, 3 not a mirror.")
+@click.argument("mirror", metavar="DEST", default=".", type=click.Path())
+@click.option("--hash", "hashed", is_flag=True, help="Read all weights and compare their hashes.")
+@output_options()
+def command(out: Output, mirror: str, hashed: bool) -> int:
+    """Say whether a mirror and its source are still as they were; reads no weights."""
+    verified = mirroring.verify(mirror, hashed=hashed)
+    if out.format == "json":
+        out.document(verified.to_dict())
+    elif out.format == "quiet":
+        out.answer(f"{each.kind} {plain(each.file)}" for each in verified.problems)
+    else:
+        for sentence in verified.notes:
+            out.note(f"Note: {plain(sentence)}.")
+        out.answer(_lines(verified, hashed=hashed))
+    return int(bool(verified.problems))
+
+
+def _lines(verified: Verified, *, hashed: bool) -> Iterator[str]:
+    path = shell_path(verified.path)
+    if verified.problems:
+        rows = ((each.kind, plain(each.file), plain(each.message)) for each in verified.problems)
+        yield from columns(rows)
+        if THEIRS.isdisjoint(each.kind for each in verified.problems):
+            source = shell_path(verified.manifest.source.path)
+            yield f"Make it anew, with the same options: ckpt-patch mirror {source} {path}"
+    else:
+        weights = (
+            f"The hashes of {verified.hashed} files of weights are right."
+            if hashed
+            else "No weights were read."
+        )
+        yield f"{path}: as it was made, {len(verified.manifest.files)} files. {weights}"

@@ -1,0 +1,190 @@
+"""Where a mirror will be, and what stands there now."""
+
+from __future__ import annotations
+
+import os
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from patcher import fsio
+from patcher.errors import RefusedError, UsageError
+from patcher.headers.files import StrPath, quoted
+from patcher.mirroring import verifying
+from patcher.mirroring.listing import inside
+from patcher.mirroring.manifest import read
+from patcher.transaction.journal import NAME, Journal
+from patcher.transaction.recovery import INTERRUPTED
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from patcher.mirroring.manifest import Manifest
+
+Standing = Literal["absent", "current", "outdated"]
+
+
+@dataclass(frozen=True, slots=True)
+class Destination:
+    """A name in a folder that exists; ``parent`` is absolute and without links."""
+
+    parent: str
+    name: str
+
+    @property
+    def path(self) -> str:
+        """The absolute path."""
+        return os.path.join(self.parent, self.name)
+
+
+def locate(target: StrPath) -> Destination:
+    """From the argument to the place.
+
+    Raises:
+        RefusedError: it is a link, or its folder is missing.
+        UsageError: it is no path.
+    """
+    text = os.fspath(target)
+    try:
+        linked = os.path.islink(text)
+        parent, name = os.path.split(os.path.realpath(text))
+    except (OSError, ValueError) as error:
+        raise UsageError(f"{text!r} is no path: {error}", hint="ckpt-patch mirror SRC DEST") from (
+            error
+        )
+    if not text or not name:
+        raise UsageError(f"{text!r} cannot be a mirror", hint="ckpt-patch mirror SRC DEST")
+    if linked:
+        raise RefusedError(
+            f"is a link to {os.readlink(text)}. Nothing was written",
+            path=text,
+            hint=f"name the place that it leads to: {quoted(os.path.join(parent, name))}",
+        )
+    if not os.path.isdir(parent):
+        raise RefusedError(
+            "the folder for it does not exist. Nothing was written",
+            path=text,
+            hint=f"mkdir -p {quoted(parent)}",
+        )
+    return Destination(parent, name)
+
+
+@contextmanager
+def opened(place: Destination) -> Iterator[int]:
+    """Open the folder that the mirror will be in.
+
+    Raises:
+        RefusedError: it cannot be opened.
+    """
+    try:
+        fd = os.open(place.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError as error:
+        raise RefusedError(
+            f"cannot be opened: {error.strerror}. Nothing was written", path=place.parent
+        ) from error
+    try:
+        yield fd
+    finally:
+        os.close(fd)
+
+
+def require_apart(source: str, place: Destination) -> None:
+    """Source and destination must not contain each other, nor the destination be in a Hub cache.
+
+    Raises:
+        UsageError: they are the same.
+        RefusedError: one is inside the other.
+    """
+    root = os.path.realpath(source)
+    if root == place.path:
+        raise UsageError(
+            "source and destination are the same; to patch in place: ckpt-patch apply",
+            path=place.path,
+        )
+    snapshots = os.path.dirname(root)
+    homes = [(root, "the source itself")]
+    if os.path.basename(snapshots) == "snapshots":
+        homes.append((os.path.dirname(snapshots), "the Hub's cache, whose tools would delete it"))
+    for home, what in homes:
+        if inside(place.path, home):
+            raise RefusedError(
+                f"lies inside {what}. Nothing was written",
+                path=place.path,
+                hint=f"choose a place outside of {quoted(home)}",
+            )
+    if inside(root, place.path):
+        raise RefusedError(
+            "contains the source. Nothing was written",
+            path=place.path,
+            hint="choose a place that does not exist yet",
+        )
+
+
+def require_settled(root: Path) -> None:
+    """The source must not be in the middle of a transaction: its files would not fit together.
+
+    Raises:
+        RefusedError: it is.
+    """
+    try:
+        with fsio.open_dir(os.path.join(root, NAME)) as fd:
+            unsettled = Journal(root, fd, fd).transactions(*INTERRUPTED)
+    except OSError:
+        return
+    if any(each.state != "staging" for each in unsettled):
+        raise RefusedError(
+            "a transaction of the source is not finished. Nothing was written",
+            path=str(root),
+            hint=f"wait for it, or finish it: ckpt-patch recover {quoted(root)}",
+        )
+
+
+def standing(place: Destination, wanted: Manifest) -> Standing:
+    """What is at the destination.
+
+    Raises:
+        RefusedError: something that is not a mirror, or a mirror in which somebody has worked.
+    """
+    path = place.path
+    if not os.path.lexists(path):
+        return "absent"
+    if os.path.islink(path) or not os.path.isdir(path):
+        raise _foreign(path, "is something else, not a mirror")
+    try:
+        if not os.listdir(path):
+            return "absent"
+    except OSError as error:
+        raise _foreign(path, f"cannot be read: {error.strerror}") from error
+    present = read(path)
+    if present is None:
+        raise _foreign(path, "holds files and is not a mirror made by ckpt-patch")
+    problems = verifying.here(path, present)
+    if present.wanted() == wanted.wanted() and all(each.kind == "added" for each in problems):
+        return "current"
+    theirs = [each for each in problems if each.kind in {"added", "edited"}]
+    if theirs:
+        raise RefusedError(
+            "has to be made anew, and would lose what somebody has done in it. Nothing was written",
+            path=path,
+            hint=f"move it away, then run the command again: mv {quoted(path)} {quoted(path)}.old",
+            detail="".join(f"{each.file}: {each.message}\n" for each in theirs),
+        )
+    return "outdated"
+
+
+def mount_point(place: Destination) -> RefusedError:
+    """The error for a destination that cannot be renamed over."""
+    return RefusedError(
+        "is a mount point, and a mirror takes its name by a rename. Nothing was written",
+        path=place.path,
+        hint=f"name a folder inside it: {quoted(os.path.join(place.path, 'mirror'))}",
+    )
+
+
+def _foreign(path: str, why: str) -> RefusedError:
+    return RefusedError(
+        f"{why}. Nothing was written",
+        path=path,
+        hint="choose a place that does not exist yet, or is empty",
+    )
