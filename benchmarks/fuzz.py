@@ -47,14 +47,19 @@ def hostile() -> Any:
     return import_module("faults.hostile")
 
 
+def inputs() -> Any:
+    """What they are fed with; imported late for the same reason."""
+    return import_module("faults.inputs")
+
+
 def with_random(target: str, runs: int) -> Counter[bool]:
     """Run ``runs`` scrambled inputs; how many were refused and accepted."""
     done: Counter[bool] = Counter()
-    module, chance = hostile(), random.Random(time.time_ns())
+    target_of, chance = hostile().TARGETS[target], random.Random(time.time_ns())
     for _ in range(runs):
-        data = module.scrambled(target, chance)
+        data = inputs().scrambled(target, chance)
         try:
-            done[module.TARGETS[target](data)] += 1
+            done[target_of(data)] += 1
         except BaseException:
             print(f"{target} fails on {data!r}", file=sys.stderr)
             raise
@@ -66,7 +71,7 @@ def with_hypothesis(target: str, runs: int) -> Counter[bool]:
     from hypothesis import HealthCheck, Phase, given, settings  # noqa: PLC0415 - one engine is used
 
     done: Counter[bool] = Counter()
-    inputs: SearchStrategy[bytes] = hostile().inputs(target)
+    strategy: SearchStrategy[bytes] = inputs().inputs(target)
 
     def attack(data: bytes) -> None:
         done[hostile().TARGETS[target](data)] += 1
@@ -79,7 +84,7 @@ def with_hypothesis(target: str, runs: int) -> Counter[bool]:
             phases=[Phase.generate, Phase.shrink],
             suppress_health_check=list(HealthCheck),
         )
-        chosen(given(inputs)(attack))()
+        chosen(given(strategy)(attack))()
     return done
 
 
@@ -88,7 +93,7 @@ def with_atheris(target: str, runs: int) -> Counter[bool]:
     with tempfile.TemporaryDirectory() as folder:
         corpus = Path(folder, "corpus")
         corpus.mkdir()
-        for number, seed in enumerate(hostile().SEEDS[target]):
+        for number, seed in enumerate(inputs().SEEDS[target]):
             (corpus / str(number)).write_bytes(seed)
         words = [f"-runs={runs}", "-max_len=4096", f"-artifact_prefix={folder}/", str(corpus)]
         command = [sys.executable, __file__, "--inside", target, *words]

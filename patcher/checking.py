@@ -80,7 +80,10 @@ def _judge(
     scaled = _scaled(subject, decided)
     scales = checkpoint.scales() if scaled else None
     found: list[Finding] = [
-        *findings.of_answer(subject, answer, engine, release, launch.gpu),
+        *findings.settled_by_scales(
+            findings.of_answer(subject, answer, engine, release, launch.gpu),
+            checkpoint.scale_values,
+        ),
         *findings.of_files(subject, decided),
         *(findings.of_scales(scaled, scales) if scaled and scales else ()),
     ]

@@ -15,9 +15,11 @@ from patcher.headers import (
     INDEX_FILE,
     Header,
     ScaleCounts,
+    ScaleValues,
     count_scales,
     read_header,
     read_header_through,
+    read_scale_values,
     read_whole,
 )
 from patcher.headers.files import StrPath, unreadable
@@ -97,6 +99,16 @@ class Checkpoint:
             return str(self.root)
         repo_id, ref = self.origin.repo_id, self.origin.ref
         return f"{repo_id}" if ref == "main" else f"{repo_id}@{ref}"
+
+    def scale_values(self) -> ScaleValues | None:
+        """The range of the k/v scales, read from the shards; ``None`` where they are not all here.
+
+        Raises:
+            UnreadableError: a shard cannot be used.
+        """
+        if self.remote is not None or not self.shards or self.scales().missing_shards:
+            return None
+        return read_scale_values(self.root, self.shards, download=self.origin.download)
 
     def scales(self) -> ScaleCounts:
         """Count the KV-cache scales; reads the index, or all headers, anew at each call.

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from patcher.engines import NAMES
 from patcher.verdict import Finding, Location
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from patcher.engines.base import Answer, Place
-    from patcher.headers import ScaleCounts
+    from patcher.headers import ScaleCounts, ScaleValues
     from patcher.metadata.declarations import Declaration
     from patcher.subject import Subject
 
@@ -74,6 +75,22 @@ def _where(subject: Subject, place: Place | None, finding: str) -> tuple[Locatio
         if item.meaning not in QUIET
     )
     return tuple(dict.fromkeys([*first, *others]))
+
+
+def settled_by_scales(
+    found: Iterable[Finding], values: Callable[[], ScaleValues | None]
+) -> Iterator[Finding]:
+    """KV015 depends on the scales themselves: dropped where all are 1.0, else with their range."""
+    for finding in found:
+        if finding.id != "KV015":
+            yield finding
+            continue
+        scales = values()
+        if scales is None:
+            yield replace(finding, message=f"{finding.message}; the shards are not here to tell")
+        elif not scales.all_one:
+            span = f"{scales.lowest:.6g} to {scales.highest:.6g}"
+            yield replace(finding, message=f"{finding.message}; here they are {span}")
 
 
 def of_files(subject: Subject, decided_by: Place | None) -> Iterator[Finding]:

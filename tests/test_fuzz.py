@@ -7,7 +7,7 @@ import os
 from typing import TYPE_CHECKING
 
 import pytest
-from faults import hostile
+from faults import hostile, inputs
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -27,7 +27,7 @@ def test_no_bytes_lead_anywhere_but_to_an_answer_or_a_refusal(target: str) -> No
         deadline=None,
         suppress_health_check=list(HealthCheck),
     )
-    @given(hostile.inputs(target))
+    @given(inputs.inputs(target))
     def attack(data: bytes) -> None:
         accepted.add(hostile.TARGETS[target](data))
 
@@ -37,7 +37,7 @@ def test_no_bytes_lead_anywhere_but_to_an_answer_or_a_refusal(target: str) -> No
 
 @pytest.mark.parametrize("target", [name for name in hostile.TARGETS if name != "index"])
 def test_the_seeds_are_accepted(target: str) -> None:
-    assert hostile.TARGETS[target](hostile.SEEDS[target][0])
+    assert hostile.TARGETS[target](inputs.SEEDS[target][0])
 
 
 @given(st.text())
@@ -71,6 +71,6 @@ def test_the_watch_sees_a_path_that_is_written(tmp_path: Path) -> None:
     ],
 )
 def test_plans_that_once_were_a_traceback(good: bytes, bad: bytes) -> None:
-    seed = hostile.SEEDS["plan"][0]
+    seed = inputs.SEEDS["plan"][0]
     assert good in seed
     assert not hostile.TARGETS["plan"](seed.replace(good, bad, 1))

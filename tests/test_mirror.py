@@ -3,32 +3,29 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import json
 import os
 import shutil
-import signal
 import socket
-import tempfile
-import threading
-import time
-from collections import Counter
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from conftest import make_cache, make_checkpoint, shard
-from faults import harness, races
 from running import snapshot
 
 from patcher import fsio, mirroring, planning
 from patcher.checkpoint import Checkpoint, open_checkpoint
-from patcher.errors import CkptPatchError, RefusedError, UnreadableError, UsageError
+from patcher.edits import sha256
+from patcher.errors import RefusedError, UnreadableError, UsageError
 from patcher.mirroring import manifest as manifests
-from patcher.mirroring import workspace
-from patcher.planning import Plan
 from patcher.target import Target
+
+if TYPE_CHECKING:
+    from patcher.planning import Plan
 
 FIXTURE = Path(__file__).resolve().parent.parent / "fixtures" / "Kimi-K2.5-NVFP4"
 CONFIG = (FIXTURE / "config.json").read_bytes()
@@ -50,15 +47,6 @@ FILES = {
 WEIGHTS = {name for name in FILES if name.endswith((".safetensors", ".bin"))}
 
 Hook = Callable[[str, str], "int | OSError | None"]
-
-
-@pytest.fixture
-def scratch() -> Iterator[Path]:
-    """A folder in memory where there is one."""
-    memory = "/dev/shm"
-    folder = tempfile.mkdtemp(dir=memory if os.access(memory, os.W_OK) else None)
-    yield Path(folder)
-    shutil.rmtree(folder)
 
 
 @pytest.fixture
@@ -218,9 +206,7 @@ def test_from_a_hub_cache_the_blobs_are_linked(tmp_path: Path, link: str) -> Non
     blob = os.path.realpath(root / SHARDS[0])
     if link == "symlink":
         text = os.readlink(tmp_path / "mirror" / SHARDS[0])
-        assert text == f"hub/models--nvidia--Kimi-K2.5-NVFP4/blobs/{os.path.basename(blob)}"[
-            0:0
-        ] + (os.path.relpath(blob, tmp_path / "mirror"))
+        assert text == os.path.relpath(blob, tmp_path / "mirror")
         assert not os.path.isabs(text)
     if link == "hardlink":
         assert (tmp_path / "mirror" / SHARDS[0]).stat().st_ino == os.stat(blob).st_ino
@@ -248,7 +234,7 @@ def test_the_hash_that_the_hub_names_a_blob_by_is_kept_and_compared(tmp_path: Pa
     root = cached(tmp_path)
     data = (root / SHARDS[0]).read_bytes()
     blob = Path(os.path.realpath(root / SHARDS[0]))
-    named = blob.with_name(mirroring.verifying.hashlib.sha256(data).hexdigest())
+    named = blob.with_name(sha256(data))
     os.rename(blob, named)
     (root / SHARDS[0]).unlink()
     (root / SHARDS[0]).symlink_to(f"../../blobs/{named.name}")
@@ -345,7 +331,7 @@ def test_auto_falls_back_and_says_so(
 def test_auto_never_copies(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     hook = failing(("clone", errno.ENOTTY), ("link", errno.EXDEV), ("symlink", errno.EPERM))
     monkeypatch.setattr(fsio, "hook", hook)
-    with pytest.raises(RefusedError, match="reflink: .*hardlink: .*symlink: ") as caught:
+    with pytest.raises(RefusedError, match=r"reflink: .*hardlink: .*symlink: ") as caught:
         mirror(source, tmp_path / "mirror")
     assert "--link copy" in str(caught.value.hint)
     assert os.listdir(tmp_path) == ["source"]
@@ -374,7 +360,7 @@ def test_a_reflink_is_a_file_of_its_own(
     def clone(fd: int, _request: int, source_fd: int) -> None:
         os.write(fd, os.pread(source_fd, 1 << 20, 0))
 
-    monkeypatch.setattr(fsio.fcntl, "ioctl", clone)
+    monkeypatch.setattr(fcntl, "ioctl", clone)
     made = mirror(source, tmp_path / "mirror")
     assert links(made) == {"reflink"}
     here, there = tmp_path / "mirror" / SHARDS[0], source / SHARDS[0]
@@ -634,7 +620,7 @@ def test_a_manifest_that_was_cut_or_flipped_is_refused(source: Path, tmp_path: P
     data = (tmp_path / "mirror" / manifests.PATH).read_bytes()
     assert manifests.encode(manifests.decode(data)) == data
     for size in range(0, len(data) - 1, 97):
-        with pytest.raises(ValueError, match=""):
+        with pytest.raises(ValueError, match=r"."):
             manifests.decode(data[:size])
     for place in range(0, len(data), 31):
         flipped = data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :]
@@ -650,233 +636,3 @@ def test_a_manifest_never_leads_out(source: Path, tmp_path: Path, path: str) -> 
     hostile = replace(made.manifest, files=(replace(made.manifest.files[0], path=path),))
     with pytest.raises(ValueError, match="impossible path"):
         manifests.decode(manifests.encode(hostile))
-
-
-# --- Faults
-
-
-@dataclass(frozen=True)
-class Case:
-    """A run of mirror under faults: how weights are linked, and what is there before."""
-
-    link: str
-    replaces: bool = False
-    swaps: bool = True
-
-
-CASES = {
-    "made, auto": Case("auto"),
-    "made, symlink": Case("symlink"),
-    "made, copy": Case("copy"),
-    "replaced": Case("auto", replaces=True),
-    "replaced, two renames": Case("auto", replaces=True, swaps=False),
-}
-SMALL = {
-    "config.json": CONFIG,
-    "hf_quant_config.json": QUANT,
-    "sub/tokenizer.json": b"{}",
-    SHARDS[0]: shard("a"),
-}
-
-
-def campaign(scratch: Path, case: Case, fault: harness.Fault) -> Counter[tuple[int, str]]:
-    """A fault at every mutating call, until a run meets none."""
-    root = make_checkpoint(scratch / "source", SMALL)
-    checkpoint = open_checkpoint(root)
-    plan = plan_for(checkpoint)
-    older = plan_for(checkpoint, Target.parse("sm120", engine="vllm==0.17.1"))
-    pristine = snapshot(root)
-    ends: Counter[tuple[int, str]] = Counter()
-    at = 0
-    while True:
-        at += 1
-        home = scratch / f"case{at}"
-        home.mkdir()
-        if case.replaces:
-            mirroring.make(mirroring.prepare(checkpoint, older, home / "mirror", case.link))
-
-        def action(folder: Path) -> None:
-            injector = fsio.hook
-            assert injector is not None
-
-            def hook(call: str, file: str) -> int | OSError | None:
-                if call == "exchange" and not case.swaps:
-                    raise OSError(errno.ENOSYS, "no such call")
-                return injector(call, file)
-
-            fsio.hook = hook
-            mirroring.make(mirroring.prepare(checkpoint, plan, folder / "mirror", case.link))
-
-        ran = harness.run(action, home, fault, at)
-        outcome = state(home / "mirror", case)
-        promised = harness.PROMISES.get((ran.code, ran.slug), set())
-        if outcome == "absent":  # between the two renames, and at no other time
-            assert not case.swaps
-            assert ran.code in {harness.KILLED, 6}
-        else:
-            assert outcome in promised, (at, ran, outcome)
-        made = mirroring.make(mirroring.prepare(checkpoint, plan, home / "mirror", case.link))
-        assert made.outcome == {"new": "current"}.get(outcome, made.outcome)
-        assert state(home / "mirror", case) == "new"
-        assert os.listdir(home) == ["mirror"], "the next run removes what a killed one left"
-        assert snapshot(root) == pristine
-        shutil.rmtree(home)
-        ends[ran.code, outcome] += 1
-        if not ran.fired:
-            assert (ran.code, outcome) == (0, "new")
-            print(f"{case}, {fault}: {at - 1} points, {dict(ends)}")  # noqa: T201 - pytest -s
-            return ends
-
-
-def state(root: Path, case: Case) -> str:
-    """Whether the mirror is the ``old`` state, the ``new`` one, or ``absent`` against the plan."""
-    if not os.path.lexists(root):
-        return "absent" if case.replaces else "old"
-    verified = mirroring.verify(root)
-    assert verified.problems == (), "half a mirror"
-    return {"0.16.0": "new", "0.17.1": "old"}[verified.manifest.target["version"]]
-
-
-@pytest.mark.parametrize("name", CASES)
-def test_killed_at_every_call(scratch: Path, name: str) -> None:
-    ends = campaign(scratch, CASES[name], harness.FAULTS["kill"])
-    assert {outcome for code, outcome in ends if code == harness.KILLED} >= {"old", "new"}
-    assert sum(ends.values()) > 30
-
-
-@pytest.mark.parametrize(
-    ("name", "fault"),
-    [
-        *(("made, auto", fault) for fault in harness.FAULTS if fault != "kill"),
-        ("made, copy", "ENOSPC from here on"),
-        ("made, copy", "SIGTERM"),
-        ("replaced", "EIO from here on"),
-        ("replaced", "done, but reported failed"),
-        ("replaced, two renames", "EIO once"),
-        ("replaced, two renames", "EIO from here on"),
-    ],
-)
-def test_every_other_fault(scratch: Path, name: str, fault: str) -> None:
-    ends = campaign(scratch, CASES[name], harness.FAULTS[fault])
-    assert {70, 3, 4}.isdisjoint(code for code, _ in ends)
-    wanted = {"SIGINT": 130, "SIGTERM": 143, "ENOSPC from here on": 5, "EIO once": 5}
-    assert fault not in wanted or (wanted[fault], "old") in ends
-
-
-def test_a_full_disk_leaves_nothing(
-    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    calls = Counter[str]()
-
-    def hook(call: str, _file: str) -> None:
-        calls[call] += 1
-        if call == "write" and calls[call] == 4:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    monkeypatch.setattr(fsio, "hook", hook)
-    with pytest.raises(CkptPatchError, match="No space left on device") as caught:
-        mirror(source, tmp_path / "mirror")
-    assert caught.value.exit_code == 5
-    assert os.listdir(tmp_path) == ["source"]
-
-
-def test_a_signal_stops_a_long_copy(
-    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with (source / SHARDS[0]).open("r+b") as file:
-        file.truncate(40 * 1024 * 1024)
-    (source / "model.safetensors.index.json").write_text(
-        json.dumps({"metadata": {}, "weight_map": {"a": SHARDS[0], "b": SHARDS[1]}})
-    )
-    prepared = mirroring.prepare(
-        checkpoint := open_checkpoint(source), plan_for(checkpoint), tmp_path / "mirror", "copy"
-    )
-    written: list[str] = []
-
-    def hook(call: str, file: str) -> None:
-        if call == "write" and file == SHARDS[0]:
-            written.append(file)
-            if len(written) == 2:
-                signal.raise_signal(signal.SIGINT)
-
-    monkeypatch.setattr(fsio, "hook", hook)
-    with pytest.raises(CkptPatchError, match="interrupted by SIGINT") as caught:
-        mirroring.make(prepared)
-    assert caught.value.exit_code == 130
-    assert len(written) == 2
-    assert os.listdir(tmp_path) == ["source"]
-
-
-# --- Several at once
-
-
-def lying_flock() -> None:
-    """Locks that succeed for everyone, as on some network file systems."""
-    vars(workspace.fcntl)["flock"] = lambda _fd, _how: None
-
-
-def missing_flock() -> None:
-    """Folders that cannot be locked, as on NFS."""
-
-    def refuse(_fd: int, _how: int) -> None:
-        raise OSError(errno.EBADF, os.strerror(errno.EBADF))
-
-    vars(workspace.fcntl)["flock"] = refuse
-
-
-@pytest.mark.parametrize("lock", [races.honest_flock, lying_flock, missing_flock])
-@pytest.mark.parametrize("replaces", [False, True])
-def test_eight_at_once_give_one_tree(
-    scratch: Path, lock: Callable[[], None], *, replaces: bool
-) -> None:
-    root = make_checkpoint(scratch / "source", SMALL)
-    checkpoint = open_checkpoint(root)
-    plan = plan_for(checkpoint)
-    older = plan_for(checkpoint, Target.parse("sm120", engine="vllm==0.17.1"))
-
-    def command(folder: Path) -> None:
-        mirroring.make(mirroring.prepare(checkpoint, plan, folder / "mirror"))
-
-    for number in range(4):
-        home = scratch / f"home{number}"
-        home.mkdir()
-        if replaces:
-            mirroring.make(mirroring.prepare(checkpoint, older, home / "mirror"))
-        ends = races.race(home, [command] * 8, lock)
-        assert [end.code for end in ends] == [0] * 8, [end.message for end in ends]
-        assert mirroring.verify(home / "mirror").manifest.target["version"] == "0.16.0"
-        assert mirroring.verify(home / "mirror").problems == ()
-        assert os.listdir(home) == ["mirror"]
-
-
-def test_the_work_of_a_living_process_is_left_alone(source: Path, tmp_path: Path) -> None:
-    """A second run waits for the first, which holds the lock, and then finds the mirror made."""
-    name = workspace.name_for("mirror")
-    (tmp_path / name / "tree.living").mkdir(parents=True)
-    fd = os.open(tmp_path / name, os.O_RDONLY)
-    workspace.fcntl.flock(fd, workspace.fcntl.LOCK_EX)
-    made: list[str] = []
-    waiter = threading.Thread(
-        target=lambda: made.append(mirror(source, tmp_path / "mirror").outcome)
-    )
-    waiter.start()
-    time.sleep(0.3)
-    assert made == []
-    assert os.listdir(tmp_path / name) == ["tree.living"]
-    os.close(fd)
-    waiter.join(10)
-    assert made == ["made"]
-    assert sorted(os.listdir(tmp_path)) == ["mirror", "source"]
-
-
-@pytest.mark.parametrize("kind", ["file", "link"])
-def test_a_planted_workspace_is_refused(source: Path, tmp_path: Path, kind: str) -> None:
-    planted = tmp_path / workspace.name_for("mirror")
-    precious = make_checkpoint(tmp_path / "precious", {"file": b""})
-    if kind == "file":
-        planted.write_bytes(b"")
-    else:
-        planted.symlink_to(precious)
-    with pytest.raises(RefusedError, match="something else has the name"):
-        mirror(source, tmp_path / "mirror")
-    assert (precious / "file").exists()

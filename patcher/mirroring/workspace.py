@@ -63,13 +63,12 @@ def held(parent_fd: int, parent: str, name: str, signals: Interrupts) -> Iterato
         InterruptedError_: a signal came while waiting.
         OSError: the disk failed.
     """
+    tree = f"tree.{secrets.token_hex(8)}"
     with ExitStack() as stack:
-        while (fd := _attempt(parent_fd, parent, name, stack)) is None:
+        while (fd := _attempt(parent_fd, parent, name, tree, stack)) is None:
             signals.check()
             time.sleep(_POLL_SECONDS)
-        tree = f"tree.{secrets.token_hex(8)}"
         try:
-            fsio.mkdir(fd, tree)
             yield Workspace(fd, name, tree)
         finally:
             remove(fd, tree)
@@ -77,29 +76,47 @@ def held(parent_fd: int, parent: str, name: str, signals: Interrupts) -> Iterato
                 fsio.rmdir(parent_fd, name)
 
 
-def _attempt(parent_fd: int, parent: str, name: str, stack: ExitStack) -> int | None:
-    """The workspace, open, locked and tidied; ``None`` while another process has it."""
+def _attempt(parent_fd: int, parent: str, name: str, tree: str, stack: ExitStack) -> int | None:
+    """The workspace, open, locked, and with our tree; ``None`` while another process has it."""
     _make(parent_fd, parent, name)
     with ExitStack() as tries:
         try:
-            fd = tries.enter_context(fsio.open_dir(name, parent_fd))
-        except FileNotFoundError:  # its owner has just finished
+            fd = _opened(parent_fd, parent, name, tries)
+            locked = _lock(fd)
+            if locked is False or not _is(parent_fd, name, fd):
+                return None
+            _tidy(fd, trusted=locked is True and _is_exclusive(fd))
+            fsio.mkdir(fd, tree)
+        except FileNotFoundError:  # another process has just finished, and removed it
             return None
-        except OSError as error:
-            raise _taken(parent, name) from error
-        if os.fstat(fd).st_uid != os.geteuid():
-            raise _taken(parent, name)
-        locked = _lock(fd)
-        if locked is False or not _is(parent_fd, name, fd):
-            return None
-        with fsio.open_dir(name, parent_fd) as second:
-            trusted = locked and _lock(second) is False
-        for left in os.listdir(fd):
-            old = time.time() - os.stat(left, dir_fd=fd, follow_symlinks=False).st_mtime
-            if trusted or old > _ABANDONED_SECONDS:
-                remove(fd, left)
         stack.push(tries.pop_all())
     return fd
+
+
+def _opened(parent_fd: int, parent: str, name: str, tries: ExitStack) -> int:
+    try:
+        fd = tries.enter_context(fsio.open_dir(name, parent_fd))
+    except OSError as error:
+        if error.errno in {errno.ELOOP, errno.ENOTDIR, errno.EACCES}:
+            raise _taken(parent, name) from error
+        raise
+    if os.fstat(fd).st_uid != os.geteuid():
+        raise _taken(parent, name)
+    return fd
+
+
+def _is_exclusive(fd: int) -> bool:
+    """Whether a lock that we hold keeps others out; here another descriptor stands for them."""
+    with fsio.open_dir(".", fd) as second:
+        return _lock(second) is False
+
+
+def _tidy(fd: int, *, trusted: bool) -> None:
+    """Remove what killed runs left: all of it where the lock says that nobody else is here."""
+    for left in os.listdir(fd):
+        status = os.stat(left, dir_fd=fd, follow_symlinks=False)
+        if trusted or time.time() - status.st_mtime > _ABANDONED_SECONDS:
+            remove(fd, left)
 
 
 def _make(parent_fd: int, parent: str, name: str) -> None:

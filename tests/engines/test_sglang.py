@@ -282,7 +282,19 @@ def test_every_release_answers() -> None:
     assert len(known) > 20
     for release in known:
         assert "auto" in sglang.flag_values(release)
-        assert _ask(release, "sm120", DENSE).resolution is not None
+        found = _ask(release, "sm80", DENSE)
+        assert found.selected == "flashinfer"
+        assert found.resolution is not None
+
+
+@pytest.mark.parametrize(
+    ("release", "starts"), [("0.5.6", True), ("0.5.6.post2", False), ("0.5.7", True)]
+)
+def test_two_post_releases_choose_a_backend_that_they_refuse(release: str, *, starts: bool) -> None:
+    found = _ask(release, "sm120", DENSE)
+    assert (found.refusals == ()) is starts
+    if not starts:
+        assert "TRTLLM MHA backend is only supported on" in found.refusals[0].message
 
 
 def test_the_largest_file_loads_quickly() -> None:

@@ -54,8 +54,9 @@ def said(error: BaseException, package: str) -> str:
     """One sentence: what went wrong, asking what, in which definition of the engine."""
     if isinstance(error, MemoryError):
         return f"its code wants more than {MEMORY >> 30} GB of memory"
-    is_ours = isinstance(error, CkptPatchError)
-    text = error.message if is_ours else f"{type(error).__name__}: {error}"
+    text = f"{type(error).__name__}: {error}"
+    if isinstance(error, CkptPatchError):
+        text = error.message
     frames = traceback.extract_tb(error.__traceback__)
     own = [frame for frame in frames if os.path.dirname(frame.filename) == _HERE]
     theirs = [frame for frame in frames if frame.filename.startswith(f"{package}/")]

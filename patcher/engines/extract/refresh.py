@@ -48,7 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         found = parts.extract(engine, parts.wheel(engine, release), release)
         if lost := _lost(engine, release, found):
-            raise UnreadableError(lost)  # noqa: TRY301 - told like any other failure
+            raise UnreadableError(lost)
         save(engine, release, found)
         save_dates(engine)
     except CkptPatchError as error:
