@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test lint types unit conformance lowest clean
+.PHONY: demo test lint types unit conformance faults lowest clean
 
 demo: $(VENV)/.run
 	@PATH="$(abspath $(BIN)):$$PATH" sh fixtures/demo.sh
@@ -23,6 +23,10 @@ unit: $(VENV)/.dev
 # Our answers against what the engines' own code answered; says so where ../shared is absent.
 conformance: $(VENV)/.dev
 	cd tests && "$(abspath $(BIN))/python" -m conformance
+
+# Every fault at every call, every power cut, every race; prints a table.
+faults: $(VENV)/.dev
+	cd tests && "$(abspath $(BIN))/python" -m faults
 
 # The suite with the lowest versions that pyproject.toml allows, as beside an old engine.
 lowest:

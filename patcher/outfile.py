@@ -1,4 +1,4 @@
-"""Files that the user asked for by name: reports, plans, crash notes, the history."""
+"""Files that the user names: reports, plans, recipes, crash notes, the history."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import stat
 from typing import TYPE_CHECKING
 
 from patcher import fsio
-from patcher.errors import WriteError
+from patcher.errors import UnreadableError, WriteError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -29,7 +29,7 @@ def write(path: Path, data: bytes) -> None:
             try:
                 fsio.create(folder, temporary, data)
                 fsio.rename(folder, temporary, path.name)
-            except OSError:
+            except BaseException:  # a signal too: nothing half done stays behind
                 if fsio.exists(folder, temporary):
                     fsio.unlink(folder, temporary)
                 raise
@@ -40,6 +40,31 @@ def write(path: Path, data: bytes) -> None:
             path=str(path),
             hint="name a file in a folder that exists and is writable",
         ) from error
+
+
+def read(path: Path, limit: int, what: str) -> bytes:
+    """The bytes of a file that the user named; a FIFO or a device is not opened.
+
+    Args:
+        path: the file.
+        limit: the most bytes that it may have.
+        what: what it should be, for messages: ``"plan"``.
+
+    Raises:
+        UnreadableError: it cannot be read, is no regular file, or is larger than ``limit``.
+    """
+    try:
+        if not stat.S_ISREG(path.stat().st_mode):
+            raise UnreadableError(f"not a regular file, so it is no {what}", path=str(path))
+        with path.open("rb") as file:
+            data = file.read(limit + 1)
+    except OSError as error:
+        raise UnreadableError(
+            f"cannot read the {what}: {error.strerror}", path=str(path), hint="ckpt-patch --help"
+        ) from error
+    if len(data) > limit:
+        raise UnreadableError(f"the {what} is larger than {limit >> 20} MB", path=str(path))
+    return data
 
 
 def make_folder(path: Path) -> None:

@@ -8,6 +8,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from patcher import outfile
 from patcher.errors import UnreadableError, UsageError
 
 if TYPE_CHECKING:
@@ -128,16 +129,7 @@ def load(path: Path) -> Recipe:
         UnreadableError: it cannot be read, is larger than 1 MB, or breaks the schema; the message
             names the key.
     """
-    try:
-        with path.open("rb") as file:
-            data = file.read(MAX_BYTES + 1)
-    except OSError as error:
-        raise UnreadableError(
-            f"cannot read the recipe: {error.strerror}", path=str(path), hint="ckpt-patch recipes"
-        ) from error
-    if len(data) > MAX_BYTES:
-        raise UnreadableError("the recipe is larger than 1 MB", path=str(path))
-    return parse(data, str(path))
+    return parse(outfile.read(path, MAX_BYTES, "recipe"), str(path))
 
 
 def parse(data: bytes, source: str) -> Recipe:

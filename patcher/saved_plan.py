@@ -10,7 +10,7 @@ import hashlib
 import json
 from typing import TYPE_CHECKING, Any, TypedDict
 
-from patcher import jsontext
+from patcher import jsontext, outfile
 from patcher.edits import Change, FileEdit, check_file_name
 from patcher.errors import RefusedError, UnreadableError
 from patcher.planning import SCHEMA, Plan, invert, refuse_ambiguous
@@ -125,7 +125,7 @@ def _validated(data: bytes, source: str) -> SavedPlan:
                 hint=f"make one with: ckpt-patch plan -o {source} CKPT",
             )
         plan: SavedPlan = msgspec.convert(document, SavedPlan)
-    except msgspec.ValidationError as error:
+    except (msgspec.ValidationError, UnicodeEncodeError) as error:  # a lone surrogate in a key
         raise UnreadableError(f"not a valid plan: {error}", path=source) from error
     if not plan["files"]:
         raise RefusedError("this plan changes nothing", path=source, hint="ckpt-patch plan CKPT")
@@ -157,7 +157,7 @@ def _require_statements(entry: SavedEdit, allowed: set[tuple[str, str]], source:
     """Only KV-cache statements may change, each after a test of its present value."""
     tested: set[str] = set()
     for operation in entry["patch"]:
-        kind, pointer = operation.get("op"), str(operation.get("path"))
+        kind, pointer = str(operation.get("op")), str(operation.get("path"))
         if (entry["file"], pointer) not in allowed or kind not in {"test", "replace", "add"}:
             raise UnreadableError(
                 f"the plan wants to {kind} {entry['file']}:{pointer}, which is no KV-cache "
@@ -198,15 +198,4 @@ def read(path: Path) -> bytes:
     Raises:
         UnreadableError: it cannot be read, or is larger than 16 MB.
     """
-    try:
-        with path.open("rb") as file:
-            data = file.read(MAX_BYTES + 1)
-    except OSError as error:
-        raise UnreadableError(
-            f"cannot read the plan: {error.strerror}",
-            path=str(path),
-            hint="make one with: ckpt-patch plan -o FILE CKPT",
-        ) from error
-    if len(data) > MAX_BYTES:
-        raise UnreadableError("the plan is larger than 16 MB", path=str(path))
-    return data
+    return outfile.read(path, MAX_BYTES, "plan")

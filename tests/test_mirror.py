@@ -244,7 +244,7 @@ def test_the_hash_that_the_hub_names_a_blob_by_is_kept_and_compared(tmp_path: Pa
     assert files[SHARDS[1]].after_sha256 is None
     verified = mirroring.verify(tmp_path / "mirror", hashed=True)
     assert (verified.problems, verified.hashed) == ((), 1)
-    assert verified.notes == ("1 files of weights have no known hash to compare with",)
+    assert verified.notes == ("files of weights without a known hash to compare with: 1",)
     status = named.stat()
     named.write_bytes(bytes(reversed(data)))
     os.utime(named, ns=(status.st_atime_ns, status.st_mtime_ns))

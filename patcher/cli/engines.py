@@ -128,7 +128,10 @@ def _probed(result: Probed) -> Iterator[str]:
         return
     yield f"{title}: {took}; kept in {plain(str(result.path))}"
     if found.version == result.nearest:
-        yield f"It is not the release {result.nearest} as published: it answers differently."
+        yield (
+            f"It is not {result.nearest} as published: it answers differently. That version, and "
+            "--engine auto, go on meaning the release."
+        )
     old = f"{found.engine}=={result.nearest}"
     if result.changed:
         yield f"Differs from {old} in: {', '.join(result.changed)}"

@@ -123,7 +123,12 @@ def _counts(manifest: Manifest) -> Iterator[str]:
     for link in dict.fromkeys(file.link for file in weights):
         group = [file.size for file in weights if file.link == link]
         how = f"{link}: {mirroring.TRADE_OFFS[link]}" if link else f"--link {manifest.link}"
-        yield f"Weights: {number(len(group))} files, {_size(sum(group))}, {how}."
+        yield f"Weights: {count(len(group))}, {_size(sum(group))}, {how}."
+
+
+def count(files: int) -> str:
+    """``1 file``, ``119 files``."""
+    return f"{number(files)} file{'' if files == 1 else 's'}"
 
 
 def _size(size: int) -> str:

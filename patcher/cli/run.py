@@ -30,9 +30,20 @@ def run(args: list[str]) -> int:
     except (click.Abort, KeyboardInterrupt):
         return 130
     except BrokenPipeError:
-        # The reader has left (head, less). Python would complain again while it shuts down.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 141
+        return _reader_left()
+    except SystemExit as stop:
+        if isinstance(stop.__context__, BrokenPipeError):  # click has seen it first
+            return _reader_left()
+        raise
     except Exception as error:  # noqa: BLE001 - the last line of defence: no traceback for users
         return crash.report(error, args)
     return code if isinstance(code, int) else 0
+
+
+def _reader_left() -> int:
+    """The reader of a pipe has left (head, less); say so as a shell does for SIGPIPE.
+
+    Python would complain again while it shuts down, so what is left goes nowhere.
+    """
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return 141

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from patcher import mirroring
+from patcher.cli.mirror import count
 from patcher.cli.options import output_options
 from patcher.report.escape import plain
 from patcher.report.human import columns, shell_path
@@ -49,8 +50,8 @@ def _lines(verified: Verified, *, hashed: bool) -> Iterator[str]:
             yield f"Make it anew, with the same options: ckpt-patch mirror {source} {path}"
     else:
         weights = (
-            f"The hashes of {verified.hashed} files of weights are right."
+            f"Weights whose hash is right: {count(verified.hashed)}."
             if hashed
             else "No weights were read."
         )
-        yield f"{path}: as it was made, {len(verified.manifest.files)} files. {weights}"
+        yield f"{path}: as it was made, {count(len(verified.manifest.files))}. {weights}"

@@ -12,23 +12,21 @@ from __future__ import annotations
 import errno
 import os
 import secrets
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
-from patcher import __version__, fsio
-from patcher.edits import sha256
+from patcher import fsio
 from patcher.errors import RefusedError, RollbackError, UnconfirmedError, UsageError, WriteError
 from patcher.headers.files import StrPath, quoted
-from patcher.mirroring import building, destination, listing, workspace
+from patcher.mirroring import building, destination, drafting, listing, workspace
 from patcher.mirroring.linking import METHODS
-from patcher.mirroring.manifest import Manifest, MirroredFile, Source, read
+from patcher.mirroring.manifest import Manifest, read
 from patcher.transaction import interrupts
 from patcher.transaction.failures import cause
 from patcher.transaction.interrupts import late
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
     from patcher.checkpoint import Checkpoint
     from patcher.mirroring.destination import Destination
     from patcher.mirroring.listing import Tree
@@ -97,7 +95,7 @@ def prepare(checkpoint: Checkpoint, plan: Plan, target: StrPath, link: str = "au
     destination.require_apart(str(checkpoint.root), place)
     destination.require_settled(checkpoint.root)
     tree = listing.survey(str(checkpoint.root))
-    manifest = _manifest(checkpoint, plan, tree, link)
+    manifest = drafting.draft(checkpoint, plan, tree, link)
     return Prepared(plan, tree, manifest, place, destination.standing(place, manifest))
 
 
@@ -113,7 +111,8 @@ def make(prepared: Prepared) -> Mirrored:
     place = prepared.place
     name = workspace.name_for(place.name)
     with interrupts.deferred() as signals, destination.opened(place) as parent_fd:
-        if prepared.standing == "current" and not fsio.exists(parent_fd, name):
+        if prepared.standing == "current":
+            _tidy(parent_fd, place.parent, name, signals)
             return _current(prepared)
         try:
             with workspace.held(parent_fd, place.parent, name, signals) as work:
@@ -146,6 +145,14 @@ def _make(prepared: Prepared, work: Workspace, parent_fd: int, signals: Interrup
             hint=f"sync; ckpt-patch verify {quoted(place.path)}",
         ) from error
     return Mirrored(place.path, outcome, manifest, (*tree.notes, *failed))
+
+
+def _tidy(parent_fd: int, parent: str, name: str, signals: Interrupts) -> None:
+    """Remove what a killed run left beside its mirror; a mirror that is there needs none of it."""
+    with suppress(OSError, RefusedError):
+        if fsio.exists(parent_fd, name):
+            with workspace.held(parent_fd, parent, name, signals):
+                return
 
 
 def _current(prepared: Prepared) -> Mirrored:
@@ -228,68 +235,3 @@ def _require_cured(plan: Plan) -> None:
             path=verdict.path,
             hint=f"ckpt-patch check --target {verdict.target.gpu.name} {quoted(verdict.path)}",
         )
-
-
-def _manifest(checkpoint: Checkpoint, plan: Plan, tree: Tree, link: str) -> Manifest:
-    origin = checkpoint.origin
-    return Manifest(
-        tool_version=__version__,
-        source=Source(tree.root, origin.kind, origin.repo_id, origin.revision),
-        target=plan.before.target.to_dict(),
-        releases=_releases(plan),
-        recipe=plan.to_dict()["recipe"],
-        link=link,
-        folders=tuple(tree.folders),
-        folder_links=tree.links,
-        files=tuple(_files(checkpoint, plan, tree)),
-    )
-
-
-def _files(checkpoint: Checkpoint, plan: Plan, tree: Tree) -> Iterator[MirroredFile]:
-    edits = {edit.file: edit for edit in plan.edits}
-    for item in tree.items:
-        if item.weights:
-            yield MirroredFile(
-                item.path,
-                "weights",
-                item.size,
-                before_sha256=item.sha256,
-                after_sha256=item.sha256,
-                inode=item.inode,
-                mtime_ns=item.mtime_ns,
-            )
-            continue
-        digest = sha256(listing.read(item))
-        planned = checkpoint.documents.get(item.path)
-        if planned is not None and digest != sha256(planned.data):
-            raise listing.moved(item)
-        edit = edits.get(item.path)
-        if edit is None:
-            yield MirroredFile(item.path, "copied", item.size, digest, digest)
-        else:
-            yield MirroredFile(
-                item.path,
-                "patched",
-                item.size,
-                digest,
-                edit.after_sha256,
-                patch=edit.patch,
-                inverse=edit.inverse,
-            )
-
-
-def _releases(plan: Plan) -> Mapping[str, object]:
-    """Which engine releases the metadata was judged for, and which of them need the patch."""
-    before, after = plan.before.judgement, (plan.after or plan.before).judgement
-    if not before.portable:
-        release = [before.facts_version]
-        return {
-            "engine": plan.before.target.engine,
-            "runs": release if after.outcome == "compatible" else [],
-            "needed_for": release if before.outcome == "conflict" else [],
-        }
-    return {
-        "engine": before.portable[0].engine,
-        "runs": [i.release for i in after.portable if i.state in {"runs", "ignores"}],
-        "needed_for": [i.release for i in before.portable if i.state == "refuses"],
-    }

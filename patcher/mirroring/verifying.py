@@ -241,7 +241,7 @@ def _hash_weights(root: str, manifest: Manifest) -> tuple[list[Problem], int, li
             problems.append(Problem("edited", file.path, "has other bytes than its hash says"))
         else:
             right += 1
-    notes = [f"{unknown} files of weights have no known hash to compare with"] if unknown else []
+    notes = [f"files of weights without a known hash to compare with: {unknown}"] if unknown else []
     return problems, right, notes
 
 

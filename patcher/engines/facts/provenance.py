@@ -73,4 +73,4 @@ def dates(engine: str) -> dict[str, str]:
 
 def dates_file(engine: str) -> str:
     """Where those days are kept; the refresh command writes it."""
-    return os.path.join(os.path.dirname(facts.__file__), engine, "dates.json")
+    return os.path.join(os.path.dirname(facts.__file__), "dates", f"{engine}.json")

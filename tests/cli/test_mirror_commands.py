@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -60,7 +61,7 @@ def test_the_same_in_words(kimi: Path, run: Run) -> None:
         'config.json           /quantization_config/kv_cache_scheme  {"dynamic": false',
         "KV cache: 35,136 -> 70,272 bytes per token (2 times).",
         "Files of its own: 2 patched, 1 copied.",
-        "Weights: 1 files, 111 bytes, symlink: takes no space; a relative link",
+        "Weights: 1 file, 110 bytes, symlink: takes no space; a relative link",
         "Made mirror. Weights were neither read nor changed.",
         "ckpt-patch verify mirror",
     ):
@@ -109,7 +110,7 @@ def test_dry_run_writes_nothing(kimi: Path, tmp_path: Path, run: Run) -> None:
     done = run("mirror", "--dry-run", *TARGET, str(kimi), "mirror")
     assert done.code == 0
     assert '+        "kv_cache_scheme": null,' in done.out
-    assert "Weights: 1 files, 111 bytes, --link auto." in done.out
+    assert "Weights: 1 file, 110 bytes, --link auto." in done.out
     assert run("mirror", "--dry-run", "-q", *TARGET, str(kimi), "mirror").out == (
         f"{tmp_path / 'mirror'}\n"
     )
@@ -145,8 +146,6 @@ def test_a_conflict_without_a_cure(tmp_path: Path, run: Run) -> None:
 def test_a_verdict_that_is_unknown(kimi: Path, tmp_path: Path, run: Run) -> None:
     words = ("--target", "sm120", "--engine", "vllm==0.1.0", str(kimi), str(tmp_path / "mirror"))
     done = run("mirror", *words)
-    if done.code == 0:
-        pytest.skip("this release is known now")
     assert done.code == 4
     assert not (tmp_path / "mirror").exists()
 
@@ -183,9 +182,7 @@ def test_verify_in_words(kimi: Path, tmp_path: Path, run: Run) -> None:
 def test_verify_with_hashes(kimi: Path, run: Run) -> None:
     run("mirror", *TARGET, "--link", "copy", str(kimi), "mirror")
     done = run("verify", "--hash", "mirror")
-    assert (
-        done.out == "mirror: as it was made, 4 files. The hashes of 1 files of weights are right.\n"
-    )
+    assert done.out == "mirror: as it was made, 4 files. Weights whose hash is right: 1 file.\n"
 
 
 def test_a_cache_is_named_by_its_repository(tmp_path: Path, run: Run) -> None:
@@ -231,11 +228,13 @@ def test_five_hundred_gigabytes_in_about_a_second(tmp_path: Path, run: Run) -> N
     for name in names:
         with (root / name).open("wb") as file:
             file.truncate(4_200_000_000)
+    start = time.monotonic()
     for link in ("auto", "symlink"):
         done = run("mirror", *TARGET, "--link", link, str(root), str(tmp_path / link))
         assert done.code == 0
         assert "119 files, 499.8 GB" in done.out
         assert run("verify", str(tmp_path / link)).code == 0
+    assert time.monotonic() - start < 10
 
 
 def test_the_library_call(kimi: Path, tmp_path: Path) -> None:
