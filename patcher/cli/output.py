@@ -19,6 +19,10 @@ if TYPE_CHECKING:
     from patcher.report.human import Style
 
 
+class ReaderLeftError(Exception):
+    """The reader of stdout or stderr has left. No OSError: click makes exit code 1 of those."""
+
+
 @dataclass(frozen=True, slots=True)
 class Output:
     """What the user asked for.
@@ -95,4 +99,7 @@ def _write(text: str, stream: Any) -> None:
     """Write whatever the stream's encoding makes of it; never fail on a character."""
     encoding = stream.encoding or "utf-8"
     shown = text.encode(encoding, "backslashreplace").decode(encoding)
-    click.echo(shown, file=stream, nl=False, color=True)  # whether to colour was decided before
+    try:
+        click.echo(shown, file=stream, nl=False, color=True)  # whether to colour was decided before
+    except BrokenPipeError as error:
+        raise ReaderLeftError from error

@@ -9,6 +9,7 @@ import click
 
 from patcher.cli import crash
 from patcher.cli.app import cli
+from patcher.cli.output import ReaderLeftError
 from patcher.errors import CkptPatchError
 
 
@@ -29,12 +30,8 @@ def run(args: list[str]) -> int:
         return error.exit_code
     except (click.Abort, KeyboardInterrupt):
         return 130
-    except BrokenPipeError:
+    except (BrokenPipeError, ReaderLeftError):
         return _reader_left()
-    except SystemExit as stop:
-        if isinstance(stop.__context__, BrokenPipeError):  # click has seen it first
-            return _reader_left()
-        raise
     except Exception as error:  # noqa: BLE001 - the last line of defence: no traceback for users
         return crash.report(error, args)
     return code if isinstance(code, int) else 0

@@ -179,3 +179,16 @@ def test_a_bug_leaves_a_note_and_no_traceback(
     note = next((tmp_path / "xdg-cache" / "ckpt-patch").glob("crash-*.md"))
     assert str(note) in done.err
     assert "RuntimeError: boom" in note.read_text()
+
+
+def test_a_reader_that_leaves_is_no_conflict() -> None:
+    command = [sys.executable, "-m", "patcher", "check", "--target", "sm120", str(FIXTURE)]
+    for _ in range(3):
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+            assert process.stdout is not None
+            assert process.stderr is not None
+            process.stdout.close()
+            said = process.stderr.read().decode()
+        assert process.returncode == 141
+        assert "Traceback" not in said
+        assert "Exception ignored" not in said
