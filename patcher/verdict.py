@@ -212,7 +212,9 @@ class Verdict:
                 "dtype": self.model.dtype,
             },
             "target": {**self.target.to_dict(), "facts_version": self.judgement.facts_version},
-            "declarations": [self._declaration(item) for item in self.declarations],
+            "declarations": [
+                item.to_dict() | {"read": self.was_read(item)} for item in self.declarations
+            ],
             "resolved": self._resolved(),
             "backends": [
                 {
@@ -233,18 +235,6 @@ class Verdict:
             else {"weight_bytes_read": 0},
             "portable": [release.to_dict() for release in self.judgement.portable],
             "notes": list(self.judgement.notes),
-        }
-
-    def _declaration(self, item: Declaration) -> dict[str, Any]:
-        return {
-            "file": item.file,
-            "pointer": item.pointer,
-            "line": item.line,
-            "value": item.value,
-            "producer": item.producer,
-            "scope": item.scope,
-            "meaning": item.meaning,
-            "read": self.was_read(item),
         }
 
     def _resolved(self) -> dict[str, Any] | None:

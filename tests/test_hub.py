@@ -297,6 +297,7 @@ TOKEN_REFUSED = Fault("/", 401, {"X-Error-Message": "Invalid credentials in Auth
         (Fault("/api/", 503), "out of order (503), 4 attempts failed", "--no-network"),
         (Fault("/resolve/", 503, method="GET"), "out of order (503)", "--no-network"),
         (Fault("/", 418), "HTTP status 418", "http"),
+        (Fault("/resolve/", 418, method="HEAD"), "HTTP status 418", "http"),
         (Fault("/api/", 200), "does not answer as a Hub does", None),
     ],
 )
@@ -426,7 +427,8 @@ def test_a_damaged_blob_of_another_revision_is_left_alone(hub: Hub) -> None:
     blob.write_bytes(blob.read_bytes().replace(b"61", b"62"))
     poisoned = blob.read_bytes()
     hub.repositories[REPO].commit = "d" * 40
-    assert "config.json arrived damaged" in refusal().message
+    for _ in range(2):
+        assert "config.json arrived damaged" in refusal().message
     assert blob.read_bytes() == poisoned
 
 

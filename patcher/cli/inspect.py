@@ -136,18 +136,7 @@ def _document(checkpoint: Checkpoint, subject: Subject) -> dict[str, Any]:
             "sinks": model.sinks,
             "dtype": model.dtype,
         },
-        "declarations": [
-            {
-                "file": item.file,
-                "pointer": item.pointer,
-                "line": item.line,
-                "value": item.value,
-                "producer": item.producer,
-                "scope": item.scope,
-                "meaning": item.meaning,
-            }
-            for item in subject.declarations
-        ],
+        "declarations": [item.to_dict() for item in subject.declarations],
         "missing": [
             {"file": gap.file, "pointer": gap.pointer, "line": gap.line} for gap in subject.missing
         ],

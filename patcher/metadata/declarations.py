@@ -41,6 +41,18 @@ class Declaration:
     meaning: str
     neutral: Any = None
 
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON has it."""
+        return {
+            "file": self.file,
+            "pointer": self.pointer,
+            "line": self.line,
+            "value": self.value,
+            "producer": self.producer,
+            "scope": self.scope,
+            "meaning": self.meaning,
+        }
+
 
 @dataclass(frozen=True, slots=True)
 class Missing:

@@ -55,7 +55,10 @@ _REFUSALS = (ValueError, NotImplementedError, AssertionError)
 
 
 def forced(release: Release) -> Tree:
-    """``[backend or null, block size]``, and ``"environment"`` if it is chosen there, after ``check_and_update_config`` of a default launch."""
+    """``[backend or null, block size]`` after ``check_and_update_config`` of a default launch.
+
+    A third element, ``"environment"``, says that the backend is only named in the environment.
+    """
 
     def ask(stage: Stage) -> Tree:
         stage.config = stage.new_config()
