@@ -82,8 +82,7 @@ def _flags(subject: Subject, engine: str, release: str, launch: Launch) -> Itera
 
 
 def _upgrade(subject: Subject, engine: str, release: str, launch: Launch) -> Iterator[Cure]:
-    known = engines.releases(engine)
-    later = known[known.index(release) + 1 :]
+    later = engines.later(engine, release)
     working = [_starts(subject, engine, candidate, launch) for candidate in later]
     if True not in working:
         return

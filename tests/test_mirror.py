@@ -521,15 +521,18 @@ def test_a_mirror_that_would_not_start_is_not_made(source: Path, tmp_path: Path)
         mirroring.prepare(checkpoint, refused, tmp_path / "mirror")
 
 
+@pytest.mark.parametrize(
+    ("name", "when"), [("modeling.py", "mkdir"), (SHARDS[0], "mkdir"), (SHARDS[0], "fsync_dir")]
+)
 def test_a_source_that_changes_meanwhile(
-    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, when: str
 ) -> None:
     checkpoint = open_checkpoint(source)
     plan = plan_for(checkpoint)
 
     def hook(call: str, _file: str) -> None:
-        if call == "mkdir":
-            (source / "modeling.py").write_bytes(b"being downloaded")
+        if call == when:
+            (source / name).write_bytes(b"being downloaded")
 
     monkeypatch.setattr(fsio, "hook", hook)
     prepared = mirroring.prepare(checkpoint, plan, tmp_path / "mirror")

@@ -220,6 +220,28 @@ def test_a_signal_stops_a_long_copy(
     assert os.listdir(tmp_path) == ["source"]
 
 
+def test_everything_is_on_disk_before_it_has_its_name(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """File systems differ in what a power cut takes; the order is what holds on all of them."""
+    calls: list[tuple[str, str]] = []
+    monkeypatch.setattr(fsio, "hook", lambda call, file: calls.append((call, file)))
+    Maker(source).make(tmp_path / "mirror", "copy")
+    commit = calls.index(("rename", "mirror"))
+    before, after = calls[:commit], calls[commit + 1 :]
+    tree = next(file for call, file in before if call == "mkdir" and file.startswith("tree."))
+    for name in ("config.json", "hf_quant_config.json", "tokenizer.json", SHARDS[0], "mirror.json"):
+        assert before.index(("fsync", name)) > max(
+            at for at, each in enumerate(before) if each == ("write", name)
+        )
+    for folder in ("sub", ".ckpt-patch", tree):
+        synced = before.index(("fsync_dir", folder))
+        assert synced > before.index(("mkdir", folder))
+    assert before.index(("fsync_dir", tree)) > before.index(("fsync", "mirror.json"))
+    assert before.index(("fsync_dir", "sub")) > before.index(("open", "tokenizer.json"))
+    assert after[0] == ("fsync_dir", str(tmp_path))
+
+
 # --- Power cuts
 
 
@@ -300,23 +322,35 @@ def test_eight_at_once_give_one_tree(
         assert os.listdir(home) == ["mirror"]
 
 
-def test_the_work_of_a_living_process_is_left_alone(source: Path, tmp_path: Path) -> None:
-    """A second run waits for the first, which holds the lock, and then finds the mirror made."""
+@pytest.mark.parametrize("finishes", [True, False])
+def test_the_work_of_a_living_process_is_left_alone(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, finishes: bool
+) -> None:
+    """A second run waits for the first, which holds the lock; then the mirror is there, or not."""
+    maker = Maker(source)
+    maker.make(tmp_path / "first" if finishes else tmp_path / "mirror", "hardlink")
+    if not finishes:
+        shutil.rmtree(tmp_path / "mirror")
     name = workspace.name_for("mirror")
     (tmp_path / name / "tree.living").mkdir(parents=True)
     fd = os.open(tmp_path / name, os.O_RDONLY)
     fcntl.flock(fd, fcntl.LOCK_EX)
+    calls: list[str] = []
+    monkeypatch.setattr(fsio, "hook", lambda call, _file: calls.append(call))
     made: list[str] = []
     waiter = threading.Thread(
-        target=lambda: made.append(Maker(source).make(tmp_path / "mirror").outcome)
+        target=lambda: made.append(maker.make(tmp_path / "mirror", "hardlink").outcome)
     )
     waiter.start()
     time.sleep(0.3)
     assert made == []
     assert os.listdir(tmp_path / name) == ["tree.living"]
+    if finishes:
+        os.rename(tmp_path / "first", tmp_path / "mirror")
     os.close(fd)
     waiter.join(10)
-    assert made == ["made"]
+    assert made == ["current" if finishes else "made"]
+    assert ("link" in calls) == (not finishes)
     assert sorted(os.listdir(tmp_path)) == ["mirror", "source"]
 
 

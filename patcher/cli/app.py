@@ -26,7 +26,7 @@ COMMANDS = {
     "targets": ("targets", "List the GPUs and their names."),
     "recipes": ("recipes", "List, show or validate recipes."),
     "matrix": ("matrix", "Show which attention backend runs which KV-cache dtype on a GPU."),
-    "engines": ("engines", "List the engine releases whose behaviour is known."),
+    "engines": ("engines", "List, probe or compare engine releases."),
 }
 
 

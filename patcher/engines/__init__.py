@@ -24,6 +24,13 @@ def releases(engine: str) -> tuple[str, ...]:
     return facts.releases(engine)
 
 
+def later(engine: str, release: str) -> tuple[str, ...]:
+    """The packaged releases after ``release``, which may be a build that the user probed."""
+    from packaging.version import Version  # noqa: PLC0415 - start-up time
+
+    return tuple(known for known in releases(engine) if Version(known) > Version(release))
+
+
 def nearest(engine: str, version: str) -> tuple[str, str | None]:
     """The release whose facts answer for ``version``, and a sentence when it is another one.
 

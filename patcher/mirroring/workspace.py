@@ -83,11 +83,11 @@ def _attempt(parent_fd: int, parent: str, name: str, tree: str, stack: ExitStack
         try:
             fd = _opened(parent_fd, parent, name, tries)
             locked = _lock(fd)
-            if locked is False or not _is(parent_fd, name, fd):
+            if locked is False:
                 return None
             _tidy(fd, trusted=locked is True and _is_exclusive(fd))
             fsio.mkdir(fd, tree)
-        except FileNotFoundError:  # another process has just finished, and removed it
+        except FileNotFoundError:  # its owner has just finished: the name, or the folder, is gone
             return None
         stack.push(tries.pop_all())
     return fd
@@ -143,15 +143,6 @@ def _lock(fd: int) -> bool | None:
     except OSError:
         return None
     return True
-
-
-def _is(parent_fd: int, name: str, fd: int) -> bool:
-    """Whether the name still leads to the open folder: its former owner may have removed it."""
-    try:
-        status = os.stat(name, dir_fd=parent_fd, follow_symlinks=False)
-    except FileNotFoundError:
-        return False
-    return os.path.samestat(status, os.fstat(fd))
 
 
 def remove(fd: int, name: str) -> None:

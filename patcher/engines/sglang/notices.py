@@ -84,14 +84,10 @@ def _holds(entry: Mapping[str, Any], *, release: str, gpu: str, kind: str) -> bo
 
 
 def _within(release: str, first: str | None, last: str | None) -> bool:
-    return (first is None or _order(first) <= _order(release)) and (
-        last is None or _order(release) <= _order(last)
-    )
+    from packaging.version import Version  # noqa: PLC0415 - start-up time
 
-
-def _order(release: str) -> tuple[int, ...]:
-    """``0.5.4.post1`` lies between 0.5.4 and 0.5.5."""
-    return tuple(int(part.removeprefix("post")) for part in release.split("."))
+    asked = Version(release)
+    return (first is None or Version(first) <= asked) and (last is None or asked <= Version(last))
 
 
 def _matching(part: str, case: Case) -> Iterator[dict[str, Any]]:
