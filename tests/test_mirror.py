@@ -18,7 +18,7 @@ from conftest import make_cache, make_checkpoint, shard
 from running import snapshot
 
 from patcher import fsio, mirroring, planning
-from patcher.checkpoint import Checkpoint, open_checkpoint
+from patcher.checkpoint import Checkpoint, Entry, open_checkpoint
 from patcher.edits import sha256
 from patcher.errors import RefusedError, UnreadableError, UsageError
 from patcher.mirroring import manifest as manifests
@@ -511,6 +511,31 @@ def test_an_unfinished_transaction_of_the_source(source: Path, tmp_path: Path) -
         mirror(source, tmp_path / "mirror")
     os.rename(source / ".ckpt-patch/0001.pending", source / ".ckpt-patch/0001.staging")
     assert mirror(source, tmp_path / "mirror").outcome == "made"
+
+
+def test_a_download_that_is_not_complete(source: Path, tmp_path: Path) -> None:
+    names = [*SHARDS, "model-00003.safetensors", "model-00004.safetensors"]
+    index = {"metadata": {}, "weight_map": {f"w{at}": name for at, name in enumerate(names)}}
+    make_checkpoint(source, {"model.safetensors.index.json": index})
+    with pytest.raises(UnreadableError, match=r"model-00003.safetensors, model-00004.safetensors"):
+        mirror(source, tmp_path / "mirror")
+    make_checkpoint(source, {name: shard("late") for name in names[2:]})
+    assert mirror(source, tmp_path / "mirror").outcome == "made"
+
+
+def test_a_repository_of_which_only_the_metadata_is_here(tmp_path: Path) -> None:
+    files = {name: data for name, data in flat_files().items() if name not in WEIGHTS}
+    root = make_cache(tmp_path / "hub", "nvidia/Kimi-K2.5-NVFP4", files)
+    checkpoint = open_checkpoint(root)
+    download = "hf download nvidia/Kimi-K2.5-NVFP4 --revision main"
+    origin = replace(checkpoint.origin, kind="hub", download=download, ref="main")
+    shards = {name: Entry(name, "remote", None, 100, 0) for name in SHARDS}
+    for entries, what in ((checkpoint.entries, "its weights"), (shards, SHARDS[0])):
+        found = replace(checkpoint, origin=origin, entries=entries)
+        with pytest.raises(UnreadableError, match=f"not complete here.*{what}") as caught:
+            mirroring.prepare(found, plan_for(checkpoint), tmp_path / "mirror")
+        assert caught.value.path == "nvidia/Kimi-K2.5-NVFP4"
+        assert str(caught.value.hint).startswith(download)
 
 
 def test_a_mirror_that_would_not_start_is_not_made(source: Path, tmp_path: Path) -> None:

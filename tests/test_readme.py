@@ -65,6 +65,5 @@ def test_the_sessions_are_real(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_is_named(command: str) -> None:
-    assert f"`{command}" in README.read_text(encoding="utf-8") or f"\n### {command}\n" in (
-        README.read_text(encoding="utf-8")
-    )
+    text = README.read_text(encoding="utf-8")
+    assert f"`{command}" in text or f"\n### {command}\n" in text

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from patcher import mirroring
-from patcher.checkpoint import open_checkpoint
 from patcher.cli import planned
-from patcher.cli.options import output_options, target_options
+from patcher.cli.options import opened, output_options, target_options
 from patcher.report.escape import plain
 from patcher.report.human import number, shell_path
 
@@ -58,12 +57,12 @@ def command(
     **launch: Any,
 ) -> None:
     """Make a patched copy of SRC at DEST whose weights are links; SRC is not changed."""
-    opened = open_checkpoint(source)
-    plan = planned.make(opened, recipe, launch)
+    found = opened(out, source)
+    plan = planned.make(found, recipe, launch)
     if passthrough and not plan.edits and plan.before.outcome != "conflict":
-        _pass_through(out, opened, plan)
+        _pass_through(out, found, plan)
         return
-    prepared = mirroring.prepare(opened, plan, destination, link)
+    prepared = mirroring.prepare(found, plan, destination, link)
     if dry_run:
         _dry_run(out, prepared)
         return
@@ -78,8 +77,8 @@ def command(
         out.answer(_made(plan, mirrored))
 
 
-def _pass_through(out: Output, opened: Checkpoint, plan: Plan) -> None:
-    path = str(opened.root)
+def _pass_through(out: Output, found: Checkpoint, plan: Plan) -> None:
+    path = found.name
     if out.format == "json":
         document = {"schema": "ckpt-patch/mirror@1", "destination": path, "outcome": "passthrough"}
         out.document(document | {"files": [], "plan": plan.to_dict()})

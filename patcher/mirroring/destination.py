@@ -7,18 +7,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from patcher import fsio
 from patcher.errors import RefusedError, UsageError
 from patcher.headers.files import StrPath, quoted
 from patcher.mirroring import verifying
 from patcher.mirroring.listing import inside
 from patcher.mirroring.manifest import read
-from patcher.transaction.journal import NAME, Journal
-from patcher.transaction.recovery import INTERRUPTED
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     from patcher.mirroring.manifest import Manifest
 
@@ -118,25 +114,6 @@ def require_apart(source: str, place: Destination) -> None:
             "contains the source. Nothing was written",
             path=place.path,
             hint="choose a place that does not exist yet",
-        )
-
-
-def require_settled(root: Path) -> None:
-    """The source must not be in the middle of a transaction: its files would not fit together.
-
-    Raises:
-        RefusedError: it is.
-    """
-    try:
-        with fsio.open_dir(os.path.join(root, NAME)) as fd:
-            unsettled = Journal(root, fd, fd).transactions(*INTERRUPTED)
-    except OSError:
-        return
-    if any(each.state != "staging" for each in unsettled):
-        raise RefusedError(
-            "a transaction of the source is not finished. Nothing was written",
-            path=str(root),
-            hint=f"wait for it, or finish it: ckpt-patch recover {quoted(root)}",
         )
 
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Literal
 from patcher import fsio
 from patcher.errors import RefusedError, RollbackError, UnconfirmedError, UsageError, WriteError
 from patcher.headers.files import StrPath, quoted
-from patcher.mirroring import building, destination, drafting, listing, workspace
+from patcher.mirroring import building, destination, drafting, listing, source, workspace
 from patcher.mirroring.linking import METHODS
 from patcher.mirroring.manifest import Manifest, read
 from patcher.transaction import interrupts
@@ -85,7 +85,7 @@ def prepare(checkpoint: Checkpoint, plan: Plan, target: StrPath, link: str = "au
     Raises:
         RefusedError: the mirror would not start, the destination is something else or in the wrong
             place, the source is in the middle of a transaction, or a link leads out of it.
-        UnreadableError: a file cannot be read, or changed since the plan.
+        UnreadableError: a file cannot be read, is missing, or changed since the plan.
         UsageError: source and destination are the same, or ``link`` is unknown.
     """
     if link not in METHODS:
@@ -93,8 +93,9 @@ def prepare(checkpoint: Checkpoint, plan: Plan, target: StrPath, link: str = "au
     _require_cured(plan)
     place = destination.locate(target)
     destination.require_apart(str(checkpoint.root), place)
-    destination.require_settled(checkpoint.root)
+    source.require_settled(checkpoint.root)
     tree = listing.survey(str(checkpoint.root))
+    source.require_complete(checkpoint, tree)
     manifest = drafting.draft(checkpoint, plan, tree, link)
     return Prepared(plan, tree, manifest, place, destination.standing(place, manifest))
 

@@ -207,11 +207,12 @@ def cure_command(cure: Cure, result: Verdict) -> str:
 
 def apply_command(result: Verdict, recipe: str | None = None) -> str:
     """The command line that applies the patch which this verdict is about."""
-    words = ["ckpt-patch apply", target_options(result)]
+    is_remote = result.origin.get("origin") == "hub"
+    words = ["ckpt-patch mirror" if is_remote else "ckpt-patch apply", target_options(result)]
     patches = [cure.recipe for cure in result.cures if cure.kind == "patch"]
     if recipe and patches and recipe != patches[0]:
         words.append(f"--recipe {recipe}")
-    return " ".join([*words, shell_path(result.path)])
+    return " ".join([*words, shell_path(result.path), *(["DEST"] if is_remote else [])])
 
 
 def target_options(result: Verdict) -> str:

@@ -33,6 +33,6 @@ def test_fp8_in_triton_below_sm89(release: str, gpu: str, capability: str, *, wa
 
 @pytest.mark.parametrize("engine", ["vllm", "sglang"])
 def test_every_row_has_a_source_and_a_date(engine: str) -> None:
-    for row in facts.load(engine, "by_hand/kernels", "read")["kernels"]:
+    for row in facts.load(engine, "kernels", "read")["kernels"]:
         assert row["source"]
         assert row["date"] >= "2026-11-30"

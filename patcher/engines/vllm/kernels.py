@@ -17,7 +17,7 @@ def notices(
     capability: str, backend: str | None, kv_cache_dtype: str, place: Place | None
 ) -> Iterator[Notice]:
     """A warning for each row that describes this launch; nothing was run on a GPU."""
-    for row in facts.load("vllm", "by_hand/kernels", "read")["kernels"]:
+    for row in facts.load("vllm", "kernels", "read")["kernels"]:
         if (
             capability in row["capabilities"]
             and backend in row["backends"]
