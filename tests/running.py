@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import hashlib
+import importlib
 import os
 import pickle
+import pkgutil
 import stat
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+
+import patcher
 
 NOBODY = 65534
 
@@ -43,7 +47,15 @@ def snapshot(root: Path) -> dict[str, tuple[object, ...]]:
 
 
 def as_nobody(run: Run, *words: str) -> Done:
-    """Run in a child that has no privileges, where this process is root."""
+    """Run in a child that has no privileges, where this process is root.
+
+    It may be unable to read the interpreter's own files, so everything is imported before.
+    """
+    for module in pkgutil.walk_packages(patcher.__path__, "patcher."):
+        if ".extract" not in module.name and not module.name.endswith("__main__"):
+            importlib.import_module(module.name)
+    for library in ("deepdiff", "filelock", "jsonpatch", "msgspec", "packaging.version"):
+        importlib.import_module(library)
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:

@@ -504,6 +504,22 @@ def test_apply_on_a_hub_id_is_refused(run: Run, tmp_path: Path) -> None:
     assert snapshot(tmp_path / "cache") == before
 
 
+def test_a_mirror_of_a_hub_id_downloads_the_weights_once(
+    hub: Hub, run: Run, tmp_path: Path
+) -> None:
+    destination = tmp_path / "mirror"
+    target = ("--target", "sm120", "--engine", "vllm==0.16.0")
+    made = run("mirror", "-q", *target, REPO, str(destination))
+    assert (made.code, made.out) == (0, f"{destination}\n"), made.err
+    for name, data in SHARDS.items():
+        assert (destination / name).read_bytes() == data
+    assert run("check", *target, str(destination)).code == 0
+    assert run("verify", str(destination)).code == 0
+    fetched = hub.weight_bytes()
+    assert run("mirror", "-q", *target, REPO, str(destination)).code == 0
+    assert hub.weight_bytes() == fetched
+
+
 def test_plan_and_inspect_take_hub_ids(hub: Hub, run: Run) -> None:
     assert "kv_cache_scheme" in run("plan", *VLLM_016[1:], REPO).out
     shown = run("inspect", "--json", REPO)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from patcher import mirroring
+from patcher.checkpoint import open_checkpoint
 from patcher.cli import planned
 from patcher.cli.options import opened, output_options, target_options
 from patcher.report.escape import plain
@@ -62,6 +63,10 @@ def command(
     if passthrough and not plan.edits and plan.before.outcome != "conflict":
         _pass_through(out, found, plan)
         return
+    if found.remote is not None and not dry_run:
+        found.remote.download()
+        found = open_checkpoint(found.root)  # from here on a snapshot like any other
+        plan = planned.make(found, recipe, launch)
     prepared = mirroring.prepare(found, plan, destination, link)
     if dry_run:
         _dry_run(out, prepared)
