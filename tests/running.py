@@ -46,6 +46,13 @@ def snapshot(root: Path) -> dict[str, tuple[object, ...]]:
     return found
 
 
+def make_reachable(tmp_path: Path) -> None:
+    """Let every user reach a folder of pytest's, which are private."""
+    for folder in (tmp_path, *tmp_path.parents):
+        if folder.name.startswith(("pytest-", "popen-")) or folder == tmp_path:
+            folder.chmod(0o755)
+
+
 def as_nobody(run: Run, *words: str) -> Done:
     """Run in a child that has no privileges, where this process is root.
 

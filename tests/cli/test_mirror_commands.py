@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from conftest import make_cache, make_checkpoint, shard
-from running import NOBODY, Run, as_nobody, snapshot
+from running import NOBODY, Run, as_nobody, make_reachable, snapshot
 
 import patcher
 
@@ -197,8 +197,7 @@ def test_a_cache_is_named_by_its_repository(tmp_path: Path, run: Run) -> None:
 def test_a_place_that_cannot_be_written(kimi: Path, tmp_path: Path, run: Run) -> None:
     closed = tmp_path / "closed"
     closed.mkdir(mode=0o555)
-    for folder in (*tmp_path.parents[:2], tmp_path):
-        folder.chmod(0o755)
+    make_reachable(tmp_path)
     done = as_nobody(run, "mirror", *TARGET, str(kimi), str(closed / "mirror"))
     assert done.code == 3
     assert "nothing can be made here: Permission denied" in done.err
@@ -211,8 +210,7 @@ def test_another_users_checkpoint_can_be_mirrored(kimi: Path, tmp_path: Path, ru
     mine = tmp_path / "mine"
     mine.mkdir()
     os.chown(mine, NOBODY, NOBODY)
-    for folder in (*tmp_path.parents[:2], tmp_path):
-        folder.chmod(0o755)
+    make_reachable(tmp_path)
     (kimi / ".ckpt-patch").mkdir()
     done = as_nobody(run, "mirror", "-q", *TARGET, str(kimi), str(mine / "mirror"))
     assert (done.code, done.out) == (0, f"{mine / 'mirror'}\n")
