@@ -21,7 +21,7 @@ LAYERS = (
     },
     {"edits", "planning", "saved_plan"},
     {"entry", "record", "journal", "lock", "interrupts", "recovery", "transaction", "mirroring"},
-    {"report", "history"},
+    {"report", "history", "doctor"},
     {"api"},
     {"cli", "__main__"},
 )  # fmt: skip

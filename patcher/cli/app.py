@@ -22,6 +22,7 @@ COMMANDS = {
     "log": ("log", "List all transactions of a checkpoint."),
     "verify": ("verify", "Say whether a mirror and its source are still as they were made."),
     "recover": ("recover", "Finish or roll back an interrupted transaction."),
+    "doctor": ("doctor", "Say what this machine and a checkpoint's file system can do."),
     "explain": ("explain", "Explain a finding, such as KV001."),
     "targets": ("targets", "List the GPUs and their names."),
     "recipes": ("recipes", "List, show or validate recipes."),

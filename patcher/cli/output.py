@@ -61,7 +61,7 @@ class Output:
             self.document(error_document(error))
         _write(f"Error: {plain(str(error))}\n", sys.stderr)
         if error.detail:
-            _write(lines(error.detail), sys.stderr)
+            _write(lines(error.detail).rstrip("\n") + "\n", sys.stderr)
         for line in (error.hint or "").splitlines():
             _write(f"Hint: {plain(line)}\n", sys.stderr)
         return error.exit_code
