@@ -28,16 +28,18 @@ conformance: $(VENV)/.dev
 faults: $(VENV)/.dev
 	cd tests && "$(abspath $(BIN))/python" -m faults
 
-# The suite with the lowest versions that pyproject.toml allows, as beside an old engine. The long
-# proofs of the writing layer do not depend on versions and are left out.
-LONG := faults powercut mutants state_machine concurrency fuzz
+# The suite with the lowest versions that pyproject.toml allows, as beside an old engine. Left out: the
+# long proofs of the writing layer, which do not depend on versions, and the comparisons with jsonpatch,
+# whose 1.33 still takes true for 1.
+LEFT_OUT := faults powercut mutants state_machine concurrency fuzz mirror_faults \
+	jsontext_corpus jsontext_splice jsontext_document
 lowest:
 	$(PYTHON) -m venv $(VENV)-lowest
 	$(VENV)-lowest/bin/python -m pip install --quiet uv
 	$(VENV)-lowest/bin/uv pip install --quiet --python $(VENV)-lowest/bin/python \
 		--resolution lowest-direct -e '.[test]'
 	$(VENV)-lowest/bin/pytest -n auto -m "not resolver" \
-		$(foreach name,$(LONG),--ignore tests/test_$(name).py)
+		$(foreach name,$(LEFT_OUT),--ignore tests/test_$(name).py)
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
