@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test lint types unit conformance faults lowest clean
+.PHONY: demo peers test lint types unit conformance faults lowest clean
 
 demo: $(VENV)/.run
 	@PATH="$(abspath $(BIN)):$$PATH" sh fixtures/demo.sh
@@ -17,7 +17,7 @@ lint: $(VENV)/.dev
 types: $(VENV)/.dev
 	$(BIN)/mypy
 
-unit: $(VENV)/.dev
+unit: $(VENV)/.dev peers
 	$(BIN)/pytest -n auto --cov --cov-report=term
 
 # Our answers against what the engines' own code answered; says so where ../shared is absent.
@@ -41,6 +41,15 @@ lowest:
 	$(VENV)-lowest/bin/pytest -n auto -m "not resolver" \
 		$(foreach name,$(LEFT_OUT),--ignore tests/test_$(name).py)
 
+# Programs of other projects that tests run, apart from ours: a Hub server, transformers.
+peers: $(VENV)-peers/.made
+$(VENV)-peers/.made: Makefile
+	$(PYTHON) -m venv $(VENV)-peers
+	$(VENV)-peers/bin/python -m pip install --quiet uv
+	$(VENV)-peers/bin/uv pip install --quiet --python $(VENV)-peers/bin/python \
+		olah==0.5.4 transformers
+	@touch $@
+
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
 
@@ -53,4 +62,4 @@ $(VENV)/.dev: pyproject.toml $(VENV)/bin/python
 	@touch $@ $(VENV)/.run
 
 clean:
-	rm -rf $(VENV) $(VENV)-lowest build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage
+	rm -rf $(VENV) $(VENV)-lowest $(VENV)-peers build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage
