@@ -63,6 +63,40 @@ def test_the_sessions_are_real(tmp_path: Path) -> None:
     assert real == text or os.environ.get("UPDATE_README")
 
 
+@pytest.mark.parametrize(
+    ("gpu", "outcome"), [("sm120", "patched"), ("sm90", "passed through"), ("sm999", "refused")]
+)
+def test_the_entrypoint_runs(tmp_path: Path, gpu: str, outcome: str) -> None:
+    source, mirror, bin_ = (tmp_path / name for name in ("model", "mirror", "bin"))
+    shutil.copytree(REPOSITORY / "fixtures" / "Kimi-K2.5-NVFP4", source)
+    bin_.mkdir()
+    for name, script in {
+        "ckpt-patch": f'exec "{sys.executable}" -m patcher "$@"',
+        "vllm": 'echo "$@"; grep -c "kv_cache_scheme.: null" "$2/config.json"',
+    }.items():
+        (bin_ / name).write_text(f"#!/bin/sh\n{script}\n")
+        (bin_ / name).chmod(0o755)
+    (entrypoint,) = re.findall(r"```sh\n(.*?)```", README.read_text("utf-8"), re.DOTALL)
+    assert len(entrypoint.splitlines()) == 3
+    environment = os.environ | {
+        "PATH": f"{bin_}:{os.environ['PATH']}",
+        "GPU": gpu,
+        "ENGINE": "vllm==0.16.0",
+        "SRC": str(source),
+        "DEST": str(mirror),
+    }
+    done = subprocess.run(
+        ["sh", "-c", entrypoint, "entrypoint", "--port", "80"],
+        env=environment, cwd=REPOSITORY, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    shown, code = {
+        "patched": (f"serve {mirror} --port 80\n1\n", 0),
+        "passed through": (f"serve {source} --port 80\n0\n", 1),  # grep's own exit code
+        "refused": ("", 2),
+    }[outcome]
+    assert (done.stdout, done.returncode) == (shown, code), done.stderr
+
+
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_is_named(command: str) -> None:
     text = README.read_text(encoding="utf-8")
