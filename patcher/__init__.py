@@ -10,7 +10,16 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from patcher.api import apply, check, mirror, plan, undo
+    from patcher.api import (
+        apply,
+        check,
+        export,
+        mirror,
+        mirror_cache_revision,
+        mirror_to_hub,
+        plan,
+        undo,
+    )
     from patcher.checkpoint import open_checkpoint
     from patcher.errors import CkptPatchError
     from patcher.target import Target
@@ -22,7 +31,10 @@ __all__ = [
     "Target",
     "apply",
     "check",
+    "export",
     "mirror",
+    "mirror_cache_revision",
+    "mirror_to_hub",
     "open_checkpoint",
     "plan",
     "undo",
@@ -33,7 +45,10 @@ _HOMES = {
     "Target": "target",
     "apply": "api",
     "check": "api",
+    "export": "api",
     "mirror": "api",
+    "mirror_cache_revision": "api",
+    "mirror_to_hub": "api",
     "open_checkpoint": "checkpoint",
     "plan": "api",
     "undo": "api",

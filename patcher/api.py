@@ -14,12 +14,16 @@ from typing import TYPE_CHECKING
 
 from patcher import checking, planning, transaction
 from patcher.checkpoint import open_checkpoint
+from patcher.in_cache import open_in_cache, writable_root
 
 if TYPE_CHECKING:
     import os
 
     from patcher.edits import Change
+    from patcher.exporting import Export
     from patcher.mirroring import Mirrored
+    from patcher.mirroring.cache_revision import CacheRevision
+    from patcher.mirroring.hub_mirror import HubMirrored
     from patcher.planning import Plan
     from patcher.target import Target
     from patcher.transaction import Applied, Record
@@ -48,22 +52,31 @@ def plan(path: StrPath, target: Target, recipe: str | None = None) -> Plan:
     return planning.plan(open_checkpoint(path), target, recipe)
 
 
-def apply(
-    path: StrPath, target: Target, recipe: str | None = None, *, wait: float = 0.0
+def apply(  # noqa: PLR0913 - the options of the command
+    path: StrPath,
+    target: Target,
+    recipe: str | None = None,
+    *,
+    in_cache: bool = False,
+    wait: float = 0.0,
+    keep_mtime: bool = False,
 ) -> Record | None:
     """Patch the checkpoint; ``None`` when there was nothing to do.
 
-    ``wait``: seconds to wait for another writer.
+    ``in_cache``: patch the snapshot in the Hub cache, which ``path`` or a Hub id names.
+    ``wait``: seconds to wait for another writer. ``keep_mtime``: give the patched files the old
+    modification times, so that ``hf download --local-dir`` does not put the originals back.
 
     Raises:
         RefusedError: nothing was written, the message says why.
         WriteError: the disk failed and everything was rolled back.
     """
-    checkpoint = open_checkpoint(path)
+    checkpoint = open_in_cache(path) if in_cache else open_checkpoint(path)
     made = planning.plan(checkpoint, target, recipe)
     if not made.edits:
         return None
-    return apply_plan(checkpoint.writable_root(), made, wait=wait).record
+    root = writable_root(checkpoint, target.to_dict(), in_cache=in_cache)
+    return apply_plan(root, made, wait=wait, keep_mtime=keep_mtime).record
 
 
 def undo(
@@ -83,17 +96,19 @@ def undo(
     return undone.transactions[0].record if undone.transactions else None
 
 
-def mirror(
+def mirror(  # noqa: PLR0913 - the options of the command
     source: StrPath,
     destination: StrPath,
     target: Target,
     recipe: str | None = None,
     *,
     link: str = "auto",
+    config_only: bool = False,
 ) -> Mirrored:
     """Make a patched copy whose weights are links; the source is not changed.
 
     ``link``: ``auto`` (reflink, else hardlink, else symlink), one of these, or ``copy``.
+    ``config_only``: only what vLLM's ``--hf-config-path`` reads; no weights are linked.
 
     Raises:
         RefusedError: no edit helps, the destination is something else, or a link is not possible.
@@ -104,27 +119,109 @@ def mirror(
 
     checkpoint = open_checkpoint(source)
     made = planning.plan(checkpoint, target, recipe)
-    return mirroring.make(mirroring.prepare(checkpoint, made, destination, link))
+    if config_only:
+        checkpoint = mirroring.config_folder.downloaded(checkpoint)
+    return mirroring.make(
+        mirroring.prepare(checkpoint, made, destination, link, config_only=config_only)
+    )
 
 
-def apply_plan(root: StrPath, plan: Plan, *, wait: float = 0.0) -> Applied:
+def mirror_to_hub(
+    source: StrPath,
+    destination: str,
+    target: Target,
+    recipe: str | None = None,
+    *,
+    private: bool = False,
+) -> HubMirrored:
+    """Make a patched copy on the Hub, which copies the weights itself.
+
+    Args:
+        source: ``org/name`` or ``org/name@revision``.
+        destination: ``owner/name``.
+        target: what the copy shall run on.
+        recipe: a recipe by id or path, instead of the best one.
+        private: whether only its owners shall see it.
+
+    Raises:
+        RefusedError: no edit helps, the source is not on the Hub or not to be copied there, the
+            destination is something else, or the token may not write.
+        UnreadableError: the verdict is unknown, or the Hub does not answer.
+        WriteError: it failed half way; the message says what is on the Hub now.
+        UsageError: ``destination`` names no repository.
+    """
+    from patcher.mirroring import hub_mirror, hub_source  # noqa: PLC0415 - lazy: only this call
+
+    place = hub_source.destination(destination)
+    checkpoint = open_checkpoint(source)
+    hub_source.require_remote(checkpoint, place)
+    made = planning.plan(checkpoint, target, recipe)
+    return hub_mirror.make(hub_mirror.prepare(checkpoint, made, place, private=private))
+
+
+def mirror_cache_revision(
+    source: StrPath, name: str, target: Target, recipe: str | None = None
+) -> CacheRevision:
+    """Make a patched revision of a snapshot in the Hub cache, beside it; no weights are copied.
+
+    ``source``: the snapshot, or the Hub id of a repository that is completely in the cache.
+    ``name``: what ``revision=`` of the Hub's library takes where it does not ask the Hub; where it
+    does, take the result's ``commit``.
+
+    Raises:
+        RefusedError: no edit helps, the name is a branch or tag, or the cache has no links.
+        UnreadableError: the verdict is unknown, or a file cannot be read or is missing.
+        WriteError: the disk failed and the name means what it did.
+    """
+    from patcher.mirroring import cache_revision, cache_standing  # noqa: PLC0415 - lazy
+
+    checkpoint = open_checkpoint(source)
+    cache_standing.require_free(checkpoint, name)
+    made = planning.plan(checkpoint, target, recipe)
+    return cache_revision.make(cache_revision.prepare(checkpoint, made, name))
+
+
+def export(path: StrPath, target: Target, recipe: str | None = None) -> Export | None:
+    """The patch as a checkpoint's author needs it; ``None`` where none is needed.
+
+    Of a checkpoint that is patched, it is the patch that is in force.
+
+    Raises:
+        RefusedError: no edit helps, or the original files are not known.
+        UnreadableError: the verdict is unknown, or a file cannot be read.
+    """
+    from patcher import exporting  # noqa: PLC0415 - lazy: only this call needs it
+
+    return exporting.export(open_checkpoint(path), target, recipe)
+
+
+def apply_plan(
+    root: StrPath, plan: Plan, *, wait: float = 0.0, keep_mtime: bool = False
+) -> Applied:
     """Write a plan's edits, with its report in the record."""
     from patcher.report import markdown  # noqa: PLC0415 - lazy: deepdiff costs 130 ms
     from patcher.report.document import Report  # noqa: PLC0415 - the same
 
     report = Report.of(plan)
     reports = {"report.md": markdown.render(report), "report.json": report.to_json()}
-    return apply_change(root, plan.change(), reports, wait=wait)
+    return apply_change(root, plan.change(), reports, wait=wait, keep_mtime=keep_mtime)
 
 
 def apply_change(
-    root: StrPath, change: Change, reports: dict[str, bytes], *, wait: float = 0.0
+    root: StrPath,
+    change: Change,
+    reports: dict[str, bytes],
+    *,
+    wait: float = 0.0,
+    keep_mtime: bool = False,
 ) -> Applied:
     """Write a change that was planned elsewhere, and remember the checkpoint for ``undo``."""
     from pathlib import Path  # noqa: PLC0415 - lazy: the type is needed only here
 
     from patcher import history  # noqa: PLC0415 - lazy: only writing needs it
 
-    applied = transaction.apply(Path(root), change, attachments=reports, wait=wait)
+    applied = transaction.apply(
+        Path(root), change, attachments=reports, wait=wait, keep_mtime=keep_mtime
+    )
     history.remember(Path(root))
     return applied

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from patcher import cost, cures, engines, findings, portable
+from patcher import cost, engines, findings
 from patcher.engines.base import Launch, Place
 from patcher.errors import RefusedError
 from patcher.subject import Subject
@@ -15,25 +16,38 @@ if TYPE_CHECKING:
     from patcher.engines.base import Answer
     from patcher.metadata.declarations import Declaration
     from patcher.target import Target
-    from patcher.verdict import Finding, Outcome
+    from patcher.verdict import Cure, Finding, Outcome
 
 #: Declared dtypes whose static scales live in the weights.
 SCALED = {"fp8_e4m3", "fp8_e5m2", "nvfp4", "int8"}
 
 
-def check(checkpoint: Checkpoint, target: Target) -> Verdict:
+def check(checkpoint: Checkpoint, target: Target, *, full: bool = False) -> Verdict:
     """What the target's engine release does with this checkpoint on the target's GPU.
 
     Without a release it is the portable verdict over all known ones. Reads no weights; the k/v
     scale tensors are counted from the index or the shard headers, and only when static quantization
-    is declared and obeyed.
+    is declared and obeyed, and nothing keeps the engine from starting.
+
+    ``full``: check the header of every shard too, whatever the verdict.
 
     Raises:
         UnreadableError: the files do not describe a model, or no facts cover the release.
         RefusedError: the checkpoint is in TensorRT-LLM's own layout.
     """
+    return judge(checkpoint, read(checkpoint), target, full=full)
+
+
+def read(checkpoint: Checkpoint) -> Subject:
+    """What is judged. Raises as :func:`check`."""
     _refuse_foreign_layout(checkpoint)
-    subject = Subject.of(checkpoint.documents)
+    return Subject.of(checkpoint.documents)
+
+
+def judge(
+    checkpoint: Checkpoint, subject: Subject, target: Target, *, full: bool = False
+) -> Verdict:
+    """As :func:`check`, for a subject that was read before."""
     launch = Launch(
         gpu=target.gpu.name,
         capability=target.gpu.capability,
@@ -41,9 +55,13 @@ def check(checkpoint: Checkpoint, target: Target) -> Verdict:
         attention_backend=target.attention_backend,
     )
     if target.engine is None or target.version is None:
+        from patcher import portable  # noqa: PLC0415 - lazy: it brings the recipes along
+
         judgement = portable.judge(subject, target.engine or portable.ENGINE, launch)
+        if full:
+            judgement = replace(judgement, evidence=checkpoint.scales(full=True))
     else:
-        judgement = _judge(checkpoint, subject, target.engine, target.version, launch)
+        judgement = _judge(checkpoint, subject, target, launch, full=full)
     origin = checkpoint.origin
     return Verdict(
         path=checkpoint.name,
@@ -72,13 +90,18 @@ def _refuse_foreign_layout(checkpoint: Checkpoint) -> None:
 
 
 def _judge(
-    checkpoint: Checkpoint, subject: Subject, engine: str, version: str, launch: Launch
+    checkpoint: Checkpoint, subject: Subject, target: Target, launch: Launch, *, full: bool
 ) -> Judgement:
-    release, note = engines.nearest(engine, version)
+    assert target.engine is not None
+    assert target.version is not None
+    engine = target.engine
+    release, note = engines.nearest(engine, target.version)
     answer = engines.answer(engine, release, subject.values, subject.model, launch)
     decided = _decided_by(answer)
     scaled = _scaled(subject, decided)
-    scales = checkpoint.scales() if scaled else None
+    conflict = bool(answer.refusals)
+    # What does not start uses no scales.
+    scales = checkpoint.scales(full=full) if full or (scaled and not conflict) else None
     found: list[Finding] = [
         *findings.settled_by_scales(
             findings.of_answer(subject, answer, engine, release, launch.gpu),
@@ -87,20 +110,27 @@ def _judge(
         *findings.of_files(subject, decided),
         *(findings.of_scales(scaled, scales) if scaled and scales else ()),
     ]
-    conflict = bool(answer.refusals)
     outcome: Outcome = "conflict" if conflict else "unknown" if answer.unknown else "compatible"
     return Judgement(
         outcome=outcome,
         findings=findings.ordered(found),
-        cures=cures.find(subject, engine, release, launch) if conflict else (),
+        cures=_cures(subject, engine, release, launch)
+        if conflict or findings.is_failing(answer)
+        else (),
         kv_cache_dtype=answer.resolution.kv_cache_dtype if answer.resolution else None,
         facts_version=release,
         resolution=answer.resolution,
         backends=answer.backends,
         selected=answer.selected,
         evidence=scales,
-        notes=tuple(filter(None, (note, answer.unknown))),
+        notes=tuple(filter(None, (note, answer.unknown, answer.note))),
     )
+
+
+def _cures(subject: Subject, engine: str, release: str, launch: Launch) -> tuple[Cure, ...]:
+    from patcher import cures  # noqa: PLC0415 - lazy: only a conflict needs the recipes
+
+    return cures.find(subject, engine, release, launch)
 
 
 def _decided_by(answer: Answer) -> Place | None:

@@ -5,30 +5,22 @@ from __future__ import annotations
 import os
 import re
 import stat
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
-from patcher import hub, jsontext
-from patcher.errors import RefusedError, UnreadableError
-from patcher.headers import (
-    INDEX_FILE,
-    Header,
-    ScaleCounts,
-    ScaleValues,
-    count_scales,
-    read_header,
-    read_header_through,
-    read_scale_values,
-    read_whole,
-)
-from patcher.headers.files import StrPath, unreadable
+from patcher import headers, hub, jsontext
+from patcher.errors import UnreadableError
+from patcher.frozen import dataclass
+from patcher.headers.files import StrPath, read_whole, unreadable
+from patcher.headers.index import INDEX_FILE
 from patcher.origin import Origin, locate, of_snapshot
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
     from pathlib import Path
 
+    from patcher.headers import Header, ScaleCounts, ScaleValues
     from patcher.jsontext import Document
 
 #: The files that can say something about the KV cache. Only these are read, only these written.
@@ -108,46 +100,39 @@ class Checkpoint:
         """
         if self.remote is not None or not self.shards or self.scales().missing_shards:
             return None
-        return read_scale_values(self.root, self.shards, download=self.origin.download)
+        return headers.read_scale_values(self.root, self.shards, download=self.origin.download)
 
-    def scales(self) -> ScaleCounts:
+    def scales(self, *, full: bool = False) -> ScaleCounts:
         """Count the KV-cache scales; reads the index, or all headers, anew at each call.
 
         Of a repository on the Hub the index is downloaded, or the headers alone are fetched.
+        ``full``: the headers are read and checked although there is an index.
 
         Raises:
             UnreadableError: the index or a header cannot be used.
         """
         if self.remote is None:
-            return count_scales(self.root, self.shards, download=self.origin.download)
-        if INDEX_FILE in self.entries:
+            return headers.count_scales(
+                self.root, self.shards, download=self.origin.download, full=full
+            )
+        if INDEX_FILE in self.entries and not full:
             self.remote.fetch(INDEX_FILE, jsontext.INDEX_LIMITS.size)
-        counts = count_scales(
-            self.root, self.shards, download=self.origin.download, header_of=self._header
+        counts = headers.count_scales(
+            self.root,
+            self.shards,
+            download=self.origin.download,
+            header_of=self._header,
+            full=full,
         )
         there = self.remote.files or {}
         missing = tuple(name for name in counts.missing_shards if name not in there)
         return replace(counts, missing_shards=missing)
 
-    def writable_root(self) -> Path:
-        """The directory to write to.
-
-        Raises:
-            RefusedError: it is a repository on the Hub.
-        """
-        if self.origin.kind != "hub":
-            return self.root
-        raise RefusedError(
-            "is a repository on the Hub, and its files in the cache are shared",
-            path=self.name,
-            hint=f"ckpt-patch mirror {self.name} DEST --target GPU",
-        )
-
     def _header(self, shard: str) -> Header:
         path, download = self.root / shard, self.origin.download
         if self.remote is None or path.exists():
-            return read_header(path, name=shard, download=download)
-        return read_header_through(
+            return headers.read_header(path, name=shard, download=download)
+        return headers.read_header_through(
             partial(self.remote.read, shard),
             self.remote.length(shard),
             name=shard,

@@ -1,33 +1,53 @@
-"""The ways out of a conflict, in order of harm, each tried against the same release's answers."""
+"""The ways out, in order of harm, each tried against the same release's answers."""
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from itertools import takewhile
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from patcher import engines, recipes
+from patcher import engines, findings, recipes
+from patcher.engines.base import Place
+from patcher.frozen import dataclass
 from patcher.verdict import Cure
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
-    from patcher.engines.base import Launch
-    from patcher.recipes import Operations, Recipe
+    from patcher.engines.base import Answer, Launch
     from patcher.subject import Subject
 
-#: The flag of each engine that names the KV-cache dtype.
-FLAGS = {
-    "vllm": "--kv-cache-dtype",
-    "sglang": "--kv-cache-dtype",
-    "trtllm": "--kv_cache_dtype",
+#: The flag of each engine that names the KV-cache dtype, and its values worth trying: first one
+#: that keeps a quantized cache, then the model's own dtype (the other way round where the launch
+#: asks for that one). SGLang's trtllm_mla takes "bf16" and
+#: never "bfloat16". A value that the model or the checkpoint overrules is found out by asking.
+FLAGS: Mapping[str, tuple[str, tuple[str, ...]]] = {
+    "vllm": ("--kv-cache-dtype", ("fp8", "bfloat16", "float16")),
+    "sglang": ("--kv-cache-dtype", ("fp8_e4m3", "bf16", "bfloat16")),
+    "trtllm": ("--kv_cache_dtype", ("fp8",)),
 }
-#: Values worth trying, the ones that keep a quantized cache first. A value that the model hook or
-#: the checkpoint overrules is found out by asking the release.
-FLAG_VALUES = ("fp8", "bfloat16", "bf16", "float16")
+_HALF_PRECISION = {"bfloat16": "bfloat16", "bf16": "bfloat16", "float16": "float16"}
+#: The flag that replaces a dictionary of config.json for one launch. It must be the whole
+#: dictionary: a part of it would take the weights' quantization away. TensorRT-LLM has none.
+OVERRIDES = {"vllm": "--hf-overrides", "sglang": "--json-model-override-args"}
+#: The releases of vLLM without ``--attention-backend`` (looked up in each one's arg_utils.py).
+NO_BACKEND_FLAG = ("0.11.2", "0.12.0")
+#: Longer overrides, in characters, are not worth pasting; terminals cut lines at 4096.
+LONGEST = 4000
 #: Order of preference: the repair of a broken file, then the recipe that keeps a quantized cache.
 RECIPES = ("kv-cache-repair", "kv-cache-fp8", "kv-cache-model-dtype")
-_HALF_PRECISION = {"bfloat16": "bfloat16", "bf16": "bfloat16", "float16": "float16"}
+_BLOCK = "quantization_config"
+_STOPS, _UNKNOWN = "; from {} on it stops again", "; what {} does is not known"
+_UNTOUCHED = "no change to the checkpoint"
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """A patch that could be made, and the checkpoint as it would leave it."""
+
+    cure: Cure
+    subject: Subject
 
 
 def find(subject: Subject, engine: str, release: str, launch: Launch) -> tuple[Cure, ...]:
@@ -35,63 +55,141 @@ def find(subject: Subject, engine: str, release: str, launch: Launch) -> tuple[C
     return (
         *_flags(subject, engine, release, launch),
         *_upgrade(subject, engine, release, launch),
-        *(cure for cure, _ in patches(subject, engine, release, launch)),
+        *patches(attempts(subject), engine, release, launch),
     )
 
 
-def patches(
-    subject: Subject, engine: str, release: str, launch: Launch
-) -> Iterator[tuple[Cure, Operations]]:
-    """The recipes after which this release starts, best first."""
-    for name in RECIPES:
-        recipe = recipes.find(name)
+def attempts(subject: Subject) -> tuple[Attempt, ...]:
+    """What each recipe makes of the checkpoint, best first; those without an edit are left out."""
+    made = []
+    for recipe in map(recipes.find, RECIPES):
         operations = recipe.operations(subject.declarations, subject.missing)
-        if operations and _starts(subject.with_operations(operations), engine, release, launch):
-            yield patch_cure(recipe, operations), operations
+        if operations:
+            edits = sum(op["op"] != "test" for patch in operations.values() for op in patch)
+            cure = Cure("patch", recipe.effect, recipe=recipe.id, edits=edits)
+            made.append(Attempt(cure, subject.with_operations(operations)))
+    return tuple(made)
 
 
-def patch_cure(recipe: Recipe, operations: Operations) -> Cure:
-    """The cure that applies ``recipe``; ``edits`` counts the changed values."""
-    edits = sum(op["op"] != "test" for patch in operations.values() for op in patch)
-    return Cure("patch", recipe.effect, recipe=recipe.id, edits=edits)
+def patches(
+    tried: tuple[Attempt, ...], engine: str, release: str, launch: Launch
+) -> tuple[Cure, ...]:
+    """Those after which this release runs."""
+    return tuple(one.cure for one in tried if runs(_answer(one.subject, engine, release, launch)))
 
 
-def _starts(subject: Subject, engine: str, release: str, launch: Launch) -> bool:
-    answer = engines.answer(engine, release, subject.values, subject.model, launch)
-    return not answer.refusals and answer.unknown is None
+def runs(answer: Answer) -> bool:
+    """Whether the release starts, and no kernel is expected to fail."""
+    return not (answer.refusals or answer.unknown or findings.is_failing(answer))
+
+
+def _answer(subject: Subject, engine: str, release: str, launch: Launch) -> Answer:
+    return engines.answer(engine, release, subject.values, subject.model, launch)
 
 
 def _flags(subject: Subject, engine: str, release: str, launch: Launch) -> Iterator[Cure]:
+    """The dtype's flag, or else an override of the files; and another attention backend."""
+    dtype = list(_dtype_flags(subject, engine, release, launch))
+    yield from dtype or _overrides(subject, engine, release, launch)
+    yield from _backends(subject, engine, release, launch)
+
+
+def _dtype_flags(subject: Subject, engine: str, release: str, launch: Launch) -> Iterator[Cure]:
+    flag, values = FLAGS[engine]
     accepted = engines.flag_values(engine, release)
-    for value in FLAG_VALUES:
+    wanted = _HALF_PRECISION.get(launch.kv_cache_dtype)
+    half = _fails_unquantized(_answer(subject, engine, release, launch))
+    for value in sorted(values, key=lambda value: _HALF_PRECISION.get(value) != wanted):
         dtype = _HALF_PRECISION.get(value)
-        if value not in accepted or (dtype is not None and dtype != subject.model.dtype):
+        if value not in accepted or (half if dtype is None else dtype != subject.model.dtype):
             continue
-        answer = engines.answer(
-            engine,
-            release,
-            subject.values,
-            subject.model,
-            replace(launch, kv_cache_dtype=value),
-        )
-        if answer.refusals or answer.unknown or answer.resolution is None:
-            continue
-        effect = f"no change to the checkpoint; the cache holds {answer.resolution.kv_cache_dtype}"
-        yield Cure("flag", effect, argv=(FLAGS[engine], value))
+        answer = _answer(subject, engine, release, replace(launch, kv_cache_dtype=value))
+        if runs(answer) and answer.resolution is not None:
+            yield _flag(answer, flag, value)
+            return
+
+
+def _fails_unquantized(answer: Answer) -> bool:
+    """A kernel is expected to fail without KV quantization: what it does with it, nobody knows."""
+    resolution = answer.resolution
+    plain = {"auto", *_HALF_PRECISION}
+    return bool(resolution and resolution.kv_cache_dtype in plain and not answer.refusals)
+
+
+def _flag(answer: Answer, *argv: str) -> Cure:
+    assert answer.resolution is not None
+    dtype = answer.resolution.kv_cache_dtype
+    held = "the model's dtype" if dtype == "auto" else dtype
+    risk = "; wrong unless all stored scales are 1.0 (KV015)" if _scaled(answer) else ""
+    return Cure("flag", f"{_UNTOUCHED}; the cache holds {held}{risk}", argv=argv)
+
+
+def _scaled(answer: Answer) -> bool:
+    return any(notice.finding == "KV015" for notice in answer.notices)
+
+
+def _overrides(subject: Subject, engine: str, release: str, launch: Launch) -> Iterator[Cure]:
+    """config.json's whole quantization_config with its KV statements off, for one launch.
+
+    What the flag replaces is what a file would say, so the release is asked about such files;
+    tests/parsers runs the releases' own code with the flag.
+    """
+    block = _neutral_block(subject, _answer(subject, engine, release, launch))
+    config = subject.values.get("config.json")
+    if engine not in OVERRIDES or block is None or not isinstance(config, dict):
         return
+    text = json.dumps({_BLOCK: block}, separators=(",", ":"))
+    values = {**subject.values, "config.json": {**config, _BLOCK: block}}
+    answer = _answer(replace(subject, values=values), engine, release, launch)
+    if len(text) <= LONGEST and runs(answer) and answer.resolution is not None:
+        yield _flag(answer, OVERRIDES[engine], text)
+
+
+def _neutral_block(subject: Subject, answer: Answer) -> Any:
+    """The quantization block that the release obeys, as the patch would leave it."""
+    decided = answer.resolution.decided_by if answer.resolution else None
+    place = decided if isinstance(decided, Place) else None
+    place = place or next((refusal.place for refusal in answer.refusals if refusal.place), None)
+    off = next((one for one in attempts(subject) if one.cure.recipe == RECIPES[-1]), None)
+    if place is None or off is None:
+        return None
+    holder = off.subject.values[place.file]
+    if place.file != "config.json":
+        return holder
+    for key in place.pointer.partition(_BLOCK)[0].split("/")[1:-1]:
+        holder = holder[key]
+    return holder.get(_BLOCK)
+
+
+def _backends(subject: Subject, engine: str, release: str, launch: Launch) -> Iterator[Cure]:
+    """Another backend with which the release keeps the declared dtype."""
+    before = _answer(subject, engine, release, launch)
+    plain = replace(launch, attention_backend=None)
+    names = [_answer(subject, engine, release, plain).selected] if launch.attention_backend else []
+    if engine == "vllm":
+        names += [backend.name for backend in before.backends if backend.accepts]
+    for name in dict.fromkeys(names):
+        if name is None or release in NO_BACKEND_FLAG:
+            continue
+        answer = _answer(subject, engine, release, replace(launch, attention_backend=name))
+        if runs(answer) and answer.resolution is not None:
+            yield _flag(answer, "--attention-backend", name)
+            return
 
 
 def _upgrade(subject: Subject, engine: str, release: str, launch: Launch) -> Iterator[Cure]:
     later = engines.later(engine, release)
-    working = [_starts(subject, engine, candidate, launch) for candidate in later]
+    answers = [_answer(subject, engine, candidate, launch) for candidate in later]
+    working = list(map(runs, answers))
     if True not in working:
         return
     first = working.index(True)
-    run = sum(1 for _ in takewhile(bool, working[first:]))
-    version = f">={later[first]}"
-    if first + run < len(later):
-        version += f",<{later[first + run]}"
-    answer = engines.answer(engine, later[first], subject.values, subject.model, launch)
-    dtype = answer.resolution.kv_cache_dtype if answer.resolution else "auto"
+    end = first + sum(1 for _ in takewhile(bool, working[first:]))
+    version, stops = f">={later[first]}", ""
+    if end < len(later):
+        version += f",<{later[end]}"
+        stops = (_UNKNOWN if answers[end].unknown else _STOPS).format(later[end])
+    resolution = answers[first].resolution
+    dtype = resolution.kv_cache_dtype if resolution else "auto"
     kept = "the cache holds the model's dtype" if dtype == "auto" else f"keeps the {dtype} cache"
-    yield Cure("upgrade", f"no change to the checkpoint; {kept}", engine=engine, version=version)
+    yield Cure("upgrade", f"{_UNTOUCHED}; {kept}{stops}", engine=engine, version=version)

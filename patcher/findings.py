@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from patcher.engines import NAMES
-from patcher.verdict import Finding, Location
+from patcher.verdict import FAILING, Finding, Location
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -38,6 +38,11 @@ _ATTENTION = {
 #: The refusal that nothing in the KV-cache metadata causes: model, weights or GPU.
 NOT_KV = "KV016"
 QUIET = {"none", "unreadable"}
+
+
+def is_failing(answer: Answer) -> bool:
+    """Whether the release starts and is expected to fail at run time, in a kernel."""
+    return any(notice.message.startswith(FAILING) for notice in answer.notices)
 
 
 def of_answer(
@@ -110,7 +115,24 @@ def of_files(subject: Subject, decided_by: Place | None) -> Iterator[Finding]:
             f"{name} starts with a byte order mark, which engines fail to read",
             (Location(name, "", 1),),
         )
+    yield from _half_off(subject)
     yield from _disagreement(subject, decided_by)
+
+
+def _half_off(subject: Subject) -> Iterator[Finding]:
+    """Quark's group was emptied and its layers were not; see metadata.forms for the runs."""
+    quark = [item for item in subject.declarations if item.producer == "quark" and item.obeyed]
+    emptied = {item.file for item in quark if item.value == []}
+    left = [item for item in quark if item.file in emptied and item.meaning != "none"]
+    if left:
+        yield Finding(
+            "KV004",
+            "warning",
+            "export.kv_cache_group is empty, but q, k or v projections still have output_tensors: "
+            "vLLM and SGLang refuse to make such layers (ckpt-patch apply --recipe "
+            "kv-cache-model-dtype turns off the rest)",
+            tuple(Location(item.file, item.pointer, item.line) for item in left),
+        )
 
 
 def _disagreement(subject: Subject, decided_by: Place | None) -> Iterator[Finding]:

@@ -218,18 +218,16 @@ def fsync_dir(fd: int, name: str) -> None:
 
 def exists(dir_fd: int, name: str) -> bool:
     """Whether the name is taken; a dangling link counts."""
-    try:
+    with suppress(FileNotFoundError):
         os.stat(name, dir_fd=dir_fd, follow_symlinks=False)
-    except FileNotFoundError:
-        return False
-    return True
+        return True
+    return False
 
 
 def _is(dir_fd: int, name: str, wanted: os.stat_result) -> bool:
-    try:
+    with suppress(OSError):
         return os.path.samestat(os.stat(name, dir_fd=dir_fd, follow_symlinks=False), wanted)
-    except OSError:
-        return False
+    return False
 
 
 @contextmanager

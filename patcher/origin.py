@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import re
 import stat
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
 from patcher import hub
 from patcher.errors import UnreadableError
+from patcher.frozen import dataclass
 from patcher.headers.files import StrPath, kind_of, quoted, read_whole, unreadable
 from patcher.headers.index import unsafe
 
@@ -21,6 +22,7 @@ LOCAL_DIR_NOTES = os.path.join(".cache", "huggingface", "download")
 _MAX_NOTE = 4096
 
 _COMMIT = re.compile(r"[0-9a-f]{40}")
+_SHA1_LENGTH = 40
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +153,26 @@ def _commit(note: Path) -> str | None:
     except UnreadableError:
         return None
     return first if _COMMIT.fullmatch(first) else None
+
+
+def noted_digest(root: Path, name: str) -> str | None:
+    """The hash that ``hf download --local-dir`` noted for a file: the second of three lines."""
+    note = root / LOCAL_DIR_NOTES / f"{name}.metadata"
+    try:
+        lines = read_whole(note, note.name, _MAX_NOTE).decode("ascii", "replace").split("\n")
+    except UnreadableError:
+        return None
+    return lines[1] if len(lines) > 1 else None
+
+
+def has_digest(data: bytes, digest: str | None) -> bool:
+    """Whether bytes have the hash by which the Hub names a file: git's sha1, or sha256."""
+    import hashlib  # noqa: PLC0415 - lazy: it loads OpenSSL, and few commands hash
+
+    if digest is not None and len(digest) == _SHA1_LENGTH:
+        blob = b"blob %d\0" % len(data) + data
+        return hashlib.sha1(blob, usedforsecurity=False).hexdigest() == digest
+    return hashlib.sha256(data).hexdigest() == digest
 
 
 def _no_such(text: str, root: Path, error: OSError | ValueError) -> UnreadableError:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-import secrets
 import stat
+import time
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from patcher import fsio
@@ -12,6 +13,8 @@ from patcher.errors import UnreadableError, WriteError
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+_ABANDONED_SECONDS = 60.0
 
 
 def write(path: Path, data: bytes) -> None:
@@ -25,7 +28,9 @@ def write(path: Path, data: bytes) -> None:
         if path.exists() and not stat.S_ISREG(path.stat().st_mode):
             raise WriteError("not a regular file, so it is not replaced", path=str(path))
         with fsio.open_dir(str(path.parent), follow=True) as folder:
-            temporary = f".{path.name[:100]}.{secrets.token_hex(4)}.tmp"
+            start = f".{path.name[:100]}."
+            _remove_leftovers(folder, start)
+            temporary = f"{start}{os.urandom(4).hex()}.tmp"
             try:
                 fsio.create(folder, temporary, data)
                 fsio.rename(folder, temporary, path.name)
@@ -40,6 +45,16 @@ def write(path: Path, data: bytes) -> None:
             path=str(path),
             hint="name a file in a folder that exists and is writable",
         ) from error
+
+
+def _remove_leftovers(folder: int, start: str) -> None:
+    """Remove the temporary files of writers that were killed; those in use are young."""
+    for name in os.listdir(folder):
+        if name.startswith(start) and name.endswith(".tmp") and len(name) == len(start) + 12:
+            with suppress(OSError):
+                status = os.stat(name, dir_fd=folder, follow_symlinks=False)
+                if time.time() - status.st_mtime > _ABANDONED_SECONDS:
+                    fsio.unlink(folder, name)
 
 
 def read(path: Path, limit: int, what: str) -> bytes:

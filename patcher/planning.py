@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from patcher import __version__, jsontext, recipes
-from patcher.checking import check
+from patcher.checking import check, judge, read
 from patcher.edits import Change, FileEdit
 from patcher.errors import RefusedError, UnreadableError
-from patcher.subject import Subject
+from patcher.frozen import dataclass
+from patcher.verdict import FAILING
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -17,8 +18,9 @@ if TYPE_CHECKING:
     from patcher.checkpoint import Checkpoint
     from patcher.jsontext import Document
     from patcher.recipes import Recipe
+    from patcher.subject import Subject
     from patcher.target import Target
-    from patcher.verdict import Cure, Verdict
+    from patcher.verdict import Cure, Finding, Verdict
 
 SCHEMA = "ckpt-patch/plan@1"
 
@@ -88,10 +90,11 @@ def plan(checkpoint: Checkpoint, target: Target, recipe: str | None = None) -> P
         RefusedError: there is a conflict that no edit of these files can cure.
         UnreadableError: the verdict is unknown, or a statement to be changed is ambiguous.
     """
-    before = check(checkpoint, target)
+    subject = read(checkpoint)
+    before = judge(checkpoint, subject, target)
     if recipe is None and before.outcome == "compatible":
+        _refuse_helpless(before)
         return Plan(before, None, None, ())
-    subject = Subject.of(checkpoint.documents)
     chosen = recipes.find(recipe) if recipe else _chosen(before)
     operations = chosen.operations(subject.declarations, subject.missing)
     if not operations:
@@ -102,6 +105,27 @@ def plan(checkpoint: Checkpoint, target: Target, recipe: str | None = None) -> P
     )
     after = check(_patched(checkpoint, edits), target)
     return Plan(before, after, chosen, edits)
+
+
+def _refuse_helpless(verdict: Verdict) -> None:
+    """Stop where it starts, is expected to fail at run time, and no edit can avoid that."""
+    failing = [item for item in verdict.findings if item.message.startswith(FAILING)]
+    if failing and not any(cure.kind == "patch" for cure in verdict.cures):
+        raise _helpless(verdict, failing[0])
+
+
+def _helpless(verdict: Verdict, finding: Finding) -> RefusedError:
+    import shlex  # noqa: PLC0415 - lazy: only refusals need it
+
+    others = [describe(cure) for cure in verdict.cures if cure.kind != "patch"]
+    target = verdict.target
+    engine = f" --engine {target.engine}=={target.version}" if target.version else ""
+    reason = verdict.overruled or "no edit of this checkpoint's files can make it run here"
+    return RefusedError(
+        f"{reason}: {finding.message}. Nothing was changed",
+        hint="; ".join(others)
+        or f"ckpt-patch check --target {target.gpu.name}{engine} {shlex.quote(verdict.path)}",
+    )
 
 
 def _chosen(verdict: Verdict) -> Recipe:
@@ -117,23 +141,15 @@ def _chosen(verdict: Verdict) -> Recipe:
             hint="name the patch yourself: ckpt-patch apply --recipe kv-cache-model-dtype "
             f"--target {verdict.target.gpu.name} {verdict.path}",
         )
-    others = [cure for cure in verdict.cures if cure.kind != "patch"]
-    hint = (
-        f"ckpt-patch check --target {verdict.target.gpu.name} {verdict.path}"
-        if not others
-        else "; ".join(describe(cure) for cure in others)
-    )
-    raise RefusedError(
-        "no edit of this checkpoint's files can make it start here: "
-        f"{verdict.errors[0].message}. Nothing was changed",
-        hint=hint,
-    )
+    raise _helpless(verdict, verdict.errors[0])
 
 
 def describe(cure: Cure) -> str:
     """One cure as words that can be pasted: a flag, a requirement, or a command."""
+    import shlex  # noqa: PLC0415 - lazy: only refusals need it
+
     words = {
-        "flag": " ".join(cure.argv),
+        "flag": shlex.join(cure.argv),
         "upgrade": f"pip install '{cure.engine}{cure.version}'",
         "patch": f"ckpt-patch apply --recipe {cure.recipe}",
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING
 
 from patcher import cures, engines, findings, recipes, releases
@@ -29,7 +30,7 @@ STATES = {
 
 def judge(subject: Subject, engine: str, launch: Launch) -> Judgement:
     """A conflict if any release that reads the declaration refuses it on this GPU."""
-    survey = releases.survey(subject, engine, launch, _neutral(subject))
+    survey = releases.survey(subject, engine, launch, neutral(subject))
     refusing = any(item.state == "refuses" for item in survey)
     judged = any(item.state != "unknown" for item in survey)
     outcome: Outcome = "conflict" if refusing else "compatible" if judged else "unknown"
@@ -45,7 +46,7 @@ def judge(subject: Subject, engine: str, launch: Launch) -> Judgement:
     )
 
 
-def _neutral(subject: Subject) -> Operations:
+def neutral(subject: Subject) -> Operations:
     """The operations that turn every statement off and bring deleted keys back."""
     off = recipes.find("kv-cache-model-dtype").operations(subject.declarations, ())
     repair = recipes.find("kv-cache-repair").operations((), subject.missing)
@@ -100,11 +101,12 @@ def _cures(
         cache = later[0].kv_cache_dtype
         effect = f"no change to the checkpoint; the cache holds {cache}"
         yield Cure("upgrade", effect, engine=engine, version=f">={later[0].release}")
-    helped: dict[str, list[Cure]] = {}
-    for release in _of_state(survey, "refuses"):
-        for cure, _ in cures.patches(subject, engine, release, launch):
-            helped.setdefault(str(cure.recipe), []).append(cure)
-    yield from (group[0] for group in sorted(helped.values(), key=len, reverse=True))
+    tried = cures.attempts(subject)
+    refusing = _of_state(survey, "refuses")
+    helped = Counter(
+        cure for release in refusing for cure in cures.patches(tried, engine, release, launch)
+    )
+    yield from (cure for cure, _ in helped.most_common())
 
 
 def _notes(engine: str, survey: tuple[ReleaseAnswer, ...]) -> Iterator[str]:

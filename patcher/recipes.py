@@ -48,6 +48,7 @@ class Rule:
         shapes = {"string": str, "object": dict}
         return (
             self.action != "restore"
+            and declaration.obeyed
             and declaration.producer in self.producers
             and declaration.meaning in self.meanings
             and (self.shape is None or isinstance(declaration.value, shapes[self.shape]))

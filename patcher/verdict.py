@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
+
+from patcher.engines import NAMES
+from patcher.frozen import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -16,6 +18,8 @@ if TYPE_CHECKING:
 
 Outcome = Literal["compatible", "conflict", "unknown"]
 Severity = Literal["error", "warning", "info"]
+#: How findings begin that are about kernels: no check at start-up shows what they say.
+FAILING = "expected to fail"
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,6 +189,22 @@ class Verdict:
     def errors(self) -> tuple[Finding, ...]:
         """The findings that keep the engine from starting."""
         return tuple(f for f in self.findings if f.severity == "error")
+
+    @property
+    def is_failing(self) -> bool:
+        """Whether it starts and a kernel is expected to fail."""
+        return any(finding.message.startswith(FAILING) for finding in self.findings)
+
+    @property
+    def overruled(self) -> str | None:
+        """A sentence where nothing in the files decides the KV-cache dtype, but the engine does."""
+        resolution, target = self.resolution, self.target
+        if resolution is None or resolution.decided_by != "model hook":
+            return None
+        return (
+            f"nothing in the files can help, because {NAMES.get(target.engine or '')} sets "
+            f"{resolution.kv_cache_dtype} for this model on {target.gpu.name} by itself"
+        )
 
     def was_read(self, declaration: Declaration) -> bool:
         """Whether the judged release looks at this statement."""

@@ -496,9 +496,9 @@ def test_apply_on_a_hub_id_is_refused(run: Run, tmp_path: Path) -> None:
     before = snapshot(tmp_path / "cache")
     done = run("apply", *target, REPO)
     assert done.code == 3
-    assert f"Hint: ckpt-patch mirror {REPO} DEST --target GPU\n" in done.err
+    assert f": ckpt-patch mirror {' '.join(target)} {REPO} Kimi-K2.5-NVFP4-sm120\n" in done.err
     pinned = run("apply", *target, f"{REPO}@{COMMIT}")
-    assert f"Hint: ckpt-patch mirror {REPO}@{COMMIT} DEST --target GPU\n" in pinned.err
+    assert f": ckpt-patch apply --in-cache {' '.join(target)} {REPO}@{COMMIT}\n" in pinned.err
     with pytest.raises(RefusedError):
         apply(REPO, Target.parse("sm120", engine="vllm==0.16.0"))
     assert snapshot(tmp_path / "cache") == before

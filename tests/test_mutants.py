@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import tempfile
 from contextlib import contextmanager
@@ -10,17 +11,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from faults import disk, harness, order, power
+from faults import disk, harness, order, power, removals
 from faults.mutants import MUTANTS, mutated
-from faults.operations import OPERATIONS, Operation, apply_and_edit, cut_off, merge
+from faults.operations import OPERATIONS, TRANSACTIONS, apply_and_edit, cut_off, merge
 
-from patcher import fsio
+from patcher import doctor, fsio
 from patcher.errors import CkptPatchError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from faults.disk import Disk
+    from faults.operation import Operation
 
 APPLY = OPERATIONS["apply"]
 
@@ -89,7 +91,7 @@ def test_the_part_catches_the_mutant(mutant: str, part: str, tmp_path: Path) -> 
         PARTS[part](tmp_path, broken)
 
 
-@pytest.mark.parametrize("operation", [name for name in OPERATIONS if name != "plan -o"])
+@pytest.mark.parametrize("operation", TRANSACTIONS)
 def test_the_order_of_writes_of_every_command(operation: str, tmp_path: Path) -> None:
     story = order.calls(tmp_path, OPERATIONS[operation])
     recovers = operation.startswith("recover")
@@ -125,3 +127,20 @@ def test_a_copy_is_synced_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     with fsio.open_dir(str(tmp_path)) as folder, (tmp_path / "source").open("rb") as source:
         fsio.copy(source.fileno(), folder, "copy")
     assert calls[-1] == ("fsync", "copy")
+
+
+def test_every_sync_and_intent_was_taken_out_once() -> None:
+    """`faults.removals` tried each, and the table says which tests noticed."""
+    assert removals.documented() == {site.key for site in removals.sites()}
+
+
+def test_doctor_tries_the_syncs_that_it_speaks_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[str] = []
+    monkeypatch.setattr(fsio, "hook", lambda call, _name: calls.append(call))
+    said = {each.subject: each.state for each in doctor.examine(tmp_path)}
+    assert said["fsync"] == "works for files and directories"
+    assert calls[:2] == ["mkdir", "open"]
+    assert {"fsync", "fsync_dir"} <= set(calls)
+    assert os.listdir(tmp_path) == []

@@ -11,7 +11,7 @@ from faults import harness, samples
 from faults.harness import Fault
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from patcher import transaction
 from patcher.edits import Change, FileEdit
@@ -132,16 +132,22 @@ class Checkpoint(RuleBasedStateMachine):
         os.rename(self.root.parent, target)
         self.root = target / "snapshot"
 
-    @precondition(lambda self: not self.patched)
     @rule()
     def copy_without_history(self) -> None:
+        """A copy has the bytes and no memory; a person goes on with it where nothing is patched."""
         self.moves += 1
         target = self.home / str(self.moves)
         shutil.copytree(self.root.parent, target, ignore=shutil.ignore_patterns(NAME))
-        shutil.rmtree(self.root.parent)
-        self.root = target / "snapshot"
-        assert transaction.status(self.root).state == "pristine"
-        assert transaction.log(self.root) == ()
+        copy = target / "snapshot"
+        assert transaction.status(copy).state == "pristine"
+        assert transaction.log(copy) == ()
+        assert transaction.undo(copy).transactions == ()
+        assert transaction.recover(copy) == ()
+        assert {name: (copy / name).read_bytes() for name in samples.BEFORE} == self.expected()
+        left = target if self.patched else self.root.parent
+        shutil.rmtree(left)
+        if not self.patched:
+            self.root = copy
 
     @rule(at=st.integers(1, 60))
     def crash_in_apply(self, at: int) -> None:

@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from patcher import api
+from patcher.checkpoint import open_checkpoint
 from patcher.cli import planned
 from patcher.cli.options import checkpoint_argument, opened, output_options, target_options
 from patcher.errors import UsageError
+from patcher.in_cache import open_in_cache, writable_root
 from patcher.report.escape import plain
 from patcher.report.human import shell_path
 
@@ -25,10 +27,20 @@ if TYPE_CHECKING:
 #: What happens to a patch when the folder is refreshed by the tool that made it.
 FATES = {
     "cache": "this is a Hugging Face cache snapshot. The shared blob stays as it is; only this "
-    "snapshot's link was replaced by a file. A new upstream revision will come unpatched.",
-    "local_dir": "the next `hf download --local-dir` into this folder puts the original back, "
-    "because the file's time changed.",
+    "snapshot's link was replaced by a file. `hf cache verify` will call the file wrong, and a "
+    "forced download will leave it patched. A new upstream revision will come unpatched, and "
+    "`hf cache prune` then deletes this one; ckpt-patch mirror --cache-revision NAME lasts.",
+    "local_dir": "the next `hf download --local-dir` into this folder puts the originals back, "
+    "because the files' times are new. To avoid that: ckpt-patch mirror, or undo and apply "
+    "--keep-mtime.",
 }
+FATES["hub"] = FATES["cache"]  # --in-cache, of an id whose metadata had to be fetched
+#: The same for a local_dir whose files keep their times: the client compares time, then hash.
+KEPT = (
+    "the patched files keep their old times, so `hf download --local-dir` leaves them as they are "
+    "until the Hub has other content for them; rsync and backups that compare size and time may "
+    "miss the change."
+)
 
 
 @click.command(
@@ -42,6 +54,14 @@ FATES = {
     "--plan", "plan_file", type=click.Path(path_type=Path), help="Apply a plan saved with plan -o."
 )
 @click.option("--dry-run", is_flag=True, help="Show the diff; change nothing.")
+@click.option(
+    "--in-cache", is_flag=True, help="Patch the snapshot in the Hub cache that CKPT is or names."
+)
+@click.option(
+    "--keep-mtime",
+    is_flag=True,
+    help="Keep the files' old times: hf download --local-dir then leaves the patch; so may rsync.",
+)
 @click.option("--wait", type=float, default=0.0, metavar="SECONDS", help="Wait for another writer.")
 @output_options()
 def command(
@@ -50,15 +70,17 @@ def command(
     recipe: str | None,
     plan_file: Path | None,
     dry_run: bool,
+    in_cache: bool,
+    keep_mtime: bool,
     wait: float,
     **launch: Any,
 ) -> None:
     """Patch the metadata so that the target starts. Reversible; no weights are touched."""
-    found = opened(out, checkpoint)
+    found = opened(out, checkpoint, open_in_cache if in_cache else open_checkpoint)
     if plan_file is not None:
         if recipe or dry_run:
             raise UsageError("--plan goes with neither --recipe nor --dry-run")
-        _saved(out, found, plan_file, wait)
+        _saved(out, found, plan_file, in_cache=in_cache, wait=wait, keep_mtime=keep_mtime)
         return
     plan = planned.make(found, recipe, launch)
     if not plan.edits:
@@ -67,8 +89,9 @@ def command(
     if dry_run:
         _dry_run(out, plan)
         return
-    applied = api.apply_plan(found.writable_root(), plan, wait=wait)
-    _notes(out, applied, found)
+    root = writable_root(found, plan.before.target.to_dict(), in_cache=in_cache)
+    applied = api.apply_plan(root, plan, wait=wait, keep_mtime=keep_mtime)
+    _notes(out, applied, found, keep_mtime=keep_mtime)
     if out.format == "json":
         out.document(_document(applied, found) | {"plan": plan.to_dict()})
     elif out.format == "quiet":
@@ -98,13 +121,16 @@ def _dry_run(out: Output, plan: Plan) -> None:
         out.answer("Nothing was changed (--dry-run).")
 
 
-def _saved(out: Output, opened: Checkpoint, plan_file: Path, wait: float) -> None:
+def _saved(
+    out: Output, opened: Checkpoint, plan_file: Path, *, in_cache: bool, **options: Any
+) -> None:
     from patcher import saved_plan  # noqa: PLC0415 - lazy: only --plan needs it
 
     data = saved_plan.read(plan_file)
     change = saved_plan.load(data, str(plan_file), opened)
-    applied = api.apply_change(opened.writable_root(), change, {"plan.json": data}, wait=wait)
-    _notes(out, applied, opened)
+    root = writable_root(opened, change.target, in_cache=in_cache)
+    applied = api.apply_change(root, change, {"plan.json": data}, **options)
+    _notes(out, applied, opened, keep_mtime=options["keep_mtime"])
     if out.format == "json":
         out.document(_document(applied, opened))
     elif out.format == "quiet":
@@ -113,11 +139,12 @@ def _saved(out: Output, opened: Checkpoint, plan_file: Path, wait: float) -> Non
         out.answer(_footer(applied, opened))
 
 
-def _notes(out: Output, applied: Applied, opened: Checkpoint) -> None:
+def _notes(out: Output, applied: Applied, opened: Checkpoint, *, keep_mtime: bool) -> None:
     for sentence in (*applied.recovered, *applied.warnings):
         out.note(f"Note: {plain(sentence)}.")
-    if opened.origin.kind in FATES:
-        out.note(f"Note: {FATES[opened.origin.kind]}")
+    kind = opened.origin.kind
+    if kind in FATES:
+        out.note(f"Note: {KEPT if keep_mtime and kind == 'local_dir' else FATES[kind]}")
 
 
 def _footer(applied: Applied, opened: Checkpoint) -> Iterator[str]:

@@ -27,12 +27,14 @@ CODES = {"compatible": 0, "conflict": 1, "unknown": 4}
 @click.argument("checkpoints", metavar="CKPT...", nargs=-1, type=click.Path())
 @target_options
 @click.option("--strict", is_flag=True, help="Warnings count as conflicts (exit 1).")
+@click.option("--full", is_flag=True, help="Check the header of every shard too.")
 @click.option("--exit-zero", is_flag=True, help="Exit 0 on conflicts and warnings.")
 @output_options("markdown", "github")
 def command(
     out: Output,
     checkpoints: tuple[str, ...],
     strict: bool,
+    full: bool,
     exit_zero: bool,
     **launch: Any,
 ) -> int:
@@ -43,7 +45,7 @@ def command(
     documents, codes = [], []
     for path, target in runs:
         try:
-            verdict = check(opened(out, path), target)
+            verdict = check(opened(out, path), target, full=full)
         except CkptPatchError as error:
             if not several:
                 raise

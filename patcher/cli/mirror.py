@@ -1,31 +1,108 @@
-"""``ckpt-patch mirror``."""
+"""``ckpt-patch mirror``: which kind of mirror is asked for."""
 
 from __future__ import annotations
 
-from collections import Counter
+from dataclasses import dataclass
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from patcher import mirroring
-from patcher.checkpoint import open_checkpoint
-from patcher.cli import planned
-from patcher.cli.options import opened, output_options, target_options
-from patcher.report.escape import plain
-from patcher.report.human import number, shell_path
+from patcher.cli.options import output_options, target_options
+from patcher.errors import UsageError
+from patcher.report.human import shell_path
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from patcher.checkpoint import Checkpoint
     from patcher.cli.output import Output
-    from patcher.mirroring import Manifest, Mirrored, Prepared
-    from patcher.planning import Plan
 
-WORDS = {
-    "made": "Made {}.",
-    "replaced": "Replaced the older mirror {}.",
-    "current": "Nothing to do: {} is this mirror already.",
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """The command line: one source, one place, and how."""
+
+    source: str
+    destination: str | None
+    cache_revision: str | None
+    recipe: str | None
+    link: str
+    passthrough: bool
+    dry_run: bool
+    private: bool
+    config_only: bool
+    launch: dict[str, Any]
+
+    @property
+    def place(self) -> str:
+        """DEST.
+
+        Raises:
+            UsageError: there is none.
+        """
+        if self.destination is None:
+            source = shell_path(self.source)
+            raise UsageError(
+                "says not where to: DEST is missing",
+                path=self.source,
+                hint=f"ckpt-patch mirror {source} DEST\nor, of a snapshot in a Hub cache: "
+                f"ckpt-patch mirror {source} --cache-revision patched-sm120",
+            )
+        return self.destination
+
+    @property
+    def kind(self) -> str:
+        """What is to be made."""
+        kinds = (
+            ("config-only", self.config_only),
+            ("cache-revision", self.cache_revision is not None),
+            ("hub", (self.destination or "").startswith("hub://")),
+        )
+        return next((kind for kind, asked in kinds if asked), "directory")
+
+    def require_only(self, *options: str) -> None:
+        """No option may seem to have an effect that it has not.
+
+        Raises:
+            UsageError: an option of another kind of mirror was given.
+        """
+        given = {
+            "--config-only": self.config_only,
+            "--cache-revision": self.cache_revision is not None,
+            "DEST": self.destination is not None,
+            "--link": self.link != "auto",
+            "--private": self.private,
+        }
+        wrong = [name for name, there in given.items() if there and name not in options]
+        if wrong:
+            raise UsageError(
+                f"{WHAT[self.kind]} goes without {' and '.join(wrong)}",
+                hint=f"{EXAMPLES[self.kind].format(shell_path(self.source))}",
+            )
+
+
+WHAT = {
+    "config-only": "a folder for --hf-config-path (--config-only)",
+    "cache-revision": "a revision in the Hub cache (--cache-revision)",
+    "hub": "a mirror on the Hub",
+    "directory": "a mirror in a directory",
+}
+EXAMPLES = {
+    "config-only": "ckpt-patch mirror --config-only --target sm120 {} DEST",
+    "cache-revision": "ckpt-patch mirror {} --cache-revision patched-sm120",
+    "hub": "ckpt-patch mirror {} hub://OWNER/NAME",
+    "directory": "ckpt-patch mirror {} DEST",
+}
+#: The options that are no part of the target.
+OWN = (
+    "destination", "cache_revision", "recipe", "link", "passthrough", "dry_run", "private",
+    "config_only",
+)  # fmt: skip
+#: Imported when they are asked for.
+MODULES = {
+    "config-only": "patcher.cli.mirror_config",
+    "cache-revision": "patcher.cli.mirror_cache",
+    "hub": "patcher.cli.mirror_hub",
+    "directory": "patcher.cli.mirror_directory",
 }
 
 
@@ -33,8 +110,8 @@ WORDS = {
     epilog="Exit codes: 0 it is there, 3 refused and nothing written, 4 cannot judge, 5 failed and "
     'removed. Example: exec vllm serve "$(ckpt-patch mirror -q --target sm120 SRC DEST)"'
 )
-@click.argument("source", metavar="SRC", type=click.Path())
-@click.argument("destination", metavar="DEST", type=click.Path())
+@click.argument("source", metavar="[SRC]", required=False, type=click.Path())
+@click.argument("destination", metavar="[DEST]", required=False, type=click.Path())
 @target_options
 @click.option("--recipe", help="A recipe by id or path, instead of the best one.")
 @click.option(
@@ -45,110 +122,30 @@ WORDS = {
     help="How weights get there; auto tries reflink, hardlink, symlink, and never copies.",
 )
 @click.option("--passthrough", is_flag=True, help="If no patch is needed, print SRC; make nothing.")
-@click.option("--dry-run", is_flag=True, help="Show the diff and what would be linked.")
+@click.option("--dry-run", is_flag=True, help="Show the diff and what would be linked or copied.")
+@click.option(
+    "--cache-revision",
+    metavar="NAME",
+    help="Instead of DEST: a revision NAME of SRC's repository in the Hub cache.",
+)
+@click.option("--config-only", is_flag=True, help="Make a folder for vLLM's --hf-config-path.")
+@click.option(
+    "--plan", "plan_file", metavar="FILE", help="Make all mirrors of a TOML file; - is stdin."
+)
+@click.option("--private", is_flag=True, help="Create hub://OWNER/NAME as a private repository.")
 @output_options()
-def command(
-    out: Output,
-    source: str,
-    destination: str,
-    recipe: str | None,
-    link: str,
-    passthrough: bool,
-    dry_run: bool,
-    **launch: Any,
-) -> None:
-    """Make a patched copy of SRC at DEST whose weights are links; SRC is not changed."""
-    found = opened(out, source)
-    plan = planned.make(found, recipe, launch)
-    if passthrough and not plan.edits and plan.before.outcome != "conflict":
-        _pass_through(out, found, plan)
-        return
-    if found.remote is not None and not dry_run:
-        found.remote.download()
-        found = open_checkpoint(found.root)  # from here on a snapshot like any other
-        plan = planned.make(found, recipe, launch)
-    prepared = mirroring.prepare(found, plan, destination, link)
-    if dry_run:
-        _dry_run(out, prepared)
-        return
-    mirrored = mirroring.make(prepared)
-    for sentence in mirrored.notes:
-        out.note(f"Note: {plain(sentence)}.")
-    if out.format == "json":
-        out.document(_document(plan, mirrored.manifest, mirrored.path, mirrored.outcome))
-    elif out.format == "quiet":
-        out.answer(mirrored.path)
-    else:
-        out.answer(_made(plan, mirrored))
+def command(out: Output, source: str | None, plan_file: str | None, **words: Any) -> int | None:
+    """Make a patched copy of SRC at DEST whose weights are links; SRC is not changed.
 
+    DEST is a directory, or hub://OWNER/NAME: then the Hub copies the weights of the Hub id SRC.
+    """
+    if plan_file is not None:
+        from patcher.cli import mirror_fleet  # noqa: PLC0415 - lazy: only --plan needs it
 
-def _pass_through(out: Output, found: Checkpoint, plan: Plan) -> None:
-    path = found.name
-    if out.format == "json":
-        document = {"schema": "ckpt-patch/mirror@1", "destination": path, "outcome": "passthrough"}
-        out.document(document | {"files": [], "plan": plan.to_dict()})
-        return
-    out.note("No patch is needed on this target: SRC itself will do, and nothing was made.")
-    out.answer(path)
-
-
-def _dry_run(out: Output, prepared: Prepared) -> None:
-    plan, manifest = prepared.plan, prepared.manifest
-    if out.format == "json":
-        out.document(_document(plan, manifest, prepared.place.path, "dry-run"))
-    elif out.format == "quiet":
-        out.answer(prepared.place.path)
-    else:
-        out.raw(plan.diff())
-        out.answer(planned.scope(plan))
-        out.answer(_counts(manifest))
-        out.answer("Nothing was made (--dry-run).")
-
-
-def _made(plan: Plan, mirrored: Mirrored) -> Iterator[str]:
-    manifest, path = mirrored.manifest, shell_path(mirrored.path)
-    if plan.edits:
-        yield from planned.values(plan)
-    else:
-        yield "No patch is needed on this target; the metadata is an exact copy."
-    yield from planned.scope(plan)
-    yield from _counts(manifest)
-    copied = mirrored.outcome != "current" and any(file.link == "copy" for file in manifest.files)
-    weights = "copied, none was changed" if copied else "neither read nor changed"
-    yield f"{WORDS[mirrored.outcome].format(path)} Weights were {weights}."
-    yield f"Look at it later: ckpt-patch verify {path}"
-
-
-def _counts(manifest: Manifest) -> Iterator[str]:
-    """What is linked, how, and what that means."""
-    weights = [file for file in manifest.files if file.kind == "weights"]
-    kinds = Counter(file.kind for file in manifest.files)
-    yield f"Files of its own: {kinds['patched']} patched, {kinds['copied']} copied."
-    for link in dict.fromkeys(file.link for file in weights):
-        group = [file.size for file in weights if file.link == link]
-        how = f"{link}: {mirroring.TRADE_OFFS[link]}" if link else f"--link {manifest.link}"
-        yield f"Weights: {count(len(group))}, {_size(sum(group))}, {how}."
-
-
-def count(files: int) -> str:
-    """``1 file``, ``119 files``."""
-    return f"{number(files)} file{'' if files == 1 else 's'}"
-
-
-def _size(size: int) -> str:
-    units = ((10**12, "TB"), (10**9, "GB"), (10**6, "MB"), (10**3, "kB"))
-    for factor, unit in units:
-        if size >= factor:
-            return f"{size / factor:.1f} {unit}"
-    return f"{size} bytes"
-
-
-def _document(plan: Plan, manifest: Manifest, path: str, outcome: str) -> dict[str, Any]:
-    return {
-        "schema": "ckpt-patch/mirror@1",
-        "destination": path,
-        "outcome": outcome,
-        "manifest": manifest.to_dict(),
-        "files": manifest.to_dict()["files"],
-        "plan": plan.to_dict(),
-    }
+        return mirror_fleet.run(out, plan_file, dry_run=words["dry_run"])
+    if source is None:
+        raise UsageError("nothing to mirror", hint="ckpt-patch mirror --target sm120 SRC DEST")
+    own = {name: words.pop(name) for name in OWN}
+    asked = Asked(source=source, **own, launch=words)
+    import_module(MODULES[asked.kind]).run(out, asked)
+    return None

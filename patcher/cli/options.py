@@ -50,10 +50,12 @@ def _keep(context: click.Context, option: click.Parameter, value: bool) -> None:
     context.meta[f"ckpt-patch.{option.name}"] = value
 
 
-def opened(out: Output, path: str) -> Checkpoint:
+def opened(
+    out: Output, path: str, opener: Callable[..., Checkpoint] = open_checkpoint
+) -> Checkpoint:
     """Open a checkpoint of the command line, and say what was decided for the user."""
     no_network = click.get_current_context().meta.get("ckpt-patch.no_network", False)
-    checkpoint = open_checkpoint(path, no_network=no_network)
+    checkpoint = opener(path, no_network=no_network)
     for note in checkpoint.origin.notes:
         out.note(f"Note: {plain(note)}.")
     return checkpoint

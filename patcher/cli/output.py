@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import os
 import sys
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from patcher.cli.app import ReaderLeftError
+from patcher.frozen import dataclass
 from patcher.report.escape import lines, plain
 
 if TYPE_CHECKING:
@@ -17,10 +18,6 @@ if TYPE_CHECKING:
 
     from patcher.errors import CkptPatchError
     from patcher.report.human import Style
-
-
-class ReaderLeftError(Exception):
-    """The reader of stdout or stderr has left. No OSError: click makes exit code 1 of those."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from patcher.errors import UsageError
 from patcher.planning import plan
 from patcher.releases import ranges
 from patcher.report.escape import plain, value
-from patcher.report.human import columns, number, shell_path
+from patcher.report.human import apply_command, columns, number, shell_path
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -74,12 +74,17 @@ def nothing(plan: Plan, checkpoint: Checkpoint) -> Iterator[str]:
 
     present = status(checkpoint.root)
     record = present.record
+    patches = [cure.recipe for cure in plan.before.cures if cure.kind == "patch"]
     if present.state == "patched" and record is not None:
         yield (
             f"Nothing to do: already applied as {record.id:04d} on {record.created[:10]} "
             f"({plain(record.recipe)})."
         )
         yield f"Undo: ckpt-patch undo {shell_path(str(checkpoint.root))}"
+    elif plan.before.is_failing and patches:
+        yield "It starts, and is expected to fail at run time; that was read, not run, so"
+        yield "nothing was changed. To patch all the same:"
+        yield f"  {apply_command(plan.before, patches[0])}"
     elif plan.before.outcome == "compatible":
         yield "Nothing to do: no patch is needed on this target. Nothing was changed."
         yield from (f"{plain(note)}." for note in plan.before.judgement.notes)

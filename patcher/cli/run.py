@@ -7,9 +7,7 @@ import sys
 
 import click
 
-from patcher.cli import crash
-from patcher.cli.app import cli
-from patcher.cli.output import ReaderLeftError
+from patcher.cli.app import ReaderLeftError, cli
 from patcher.errors import CkptPatchError
 
 
@@ -33,6 +31,8 @@ def run(args: list[str]) -> int:
     except (BrokenPipeError, ReaderLeftError):
         return _reader_left()
     except Exception as error:  # noqa: BLE001 - the last line of defence: no traceback for users
+        from patcher.cli import crash  # noqa: PLC0415 - lazy: there should be none
+
         return crash.report(error, args)
     return code if isinstance(code, int) else 0
 

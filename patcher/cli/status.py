@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from patcher.cli.options import gravest, output_options
 from patcher.cli.output import error_document
+from patcher.drift import look
 from patcher.errors import CkptPatchError
 from patcher.report.escape import plain
-from patcher.report.human import columns, shell_path
-from patcher.transaction import status
+from patcher.report.human import columns
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,10 +24,15 @@ WORDS = {
     "patched": "patched, and intact",
     "edited": "edited after apply, not by ckpt-patch",
     "reverted": "something else has put the originals back (a download, or git)",
+    "new-revision": "a download has brought a revision that is not patched",
+    "foreign": "changed by something else than ckpt-patch",
+    "mirror": "a mirror made by ckpt-patch",
     "interrupted": "a transaction was interrupted",
     "busy": "another ckpt-patch is at work",
     "damaged": "a record is damaged",
 }
+#: What could not be told.
+UNKNOWN = {"busy", "damaged"}
 FILES = {
     "after": "as apply left it",
     "before": "as it was before",
@@ -36,9 +40,13 @@ FILES = {
     "missing": "missing",
     "unreadable": "cannot be read",
 }
+LABELS = {"patched": "Undo", "edited": "Undo only the patch's own keys"}
 
 
-@click.command()
+@click.command(
+    epilog="Exit codes: 0 it is said, 1 not pristine (--exit-code only), 4 cannot be told. "
+    "Example: ckpt-patch status ./Kimi-K2.5-NVFP4"
+)
 @click.argument("checkpoints", metavar="CKPT...", nargs=-1, type=click.Path())
 @click.option("--exit-code", is_flag=True, help="Exit 1 unless pristine.")
 @output_options()
@@ -47,12 +55,12 @@ def command(
     checkpoints: tuple[str, ...],
     exit_code: bool,
 ) -> int:
-    """Say whether checkpoints are pristine, patched, edited or interrupted."""
+    """Say whether checkpoints are as they were left: pristine, patched, edited, reverted, ..."""
     documents, codes = [], []
     paths = checkpoints or (".",)
     for path in paths:
         try:
-            present = status(Path(path))
+            present = look(path).status
         except CkptPatchError as error:
             if len(paths) == 1:
                 raise
@@ -60,7 +68,8 @@ def command(
             codes.append(out.error(error) if out.format != "json" else error.exit_code)
             continue
         documents.append({"schema": "ckpt-patch/status@1", "checkpoint": path, **present.to_dict()})
-        codes.append(int(exit_code and present.state != "pristine"))
+        changed = exit_code and present.state != "pristine"
+        codes.append(4 if present.state in UNKNOWN else int(changed))
         if out.format == "human":
             out.answer(_lines(path, present))
         elif out.format == "quiet":
@@ -73,6 +82,8 @@ def command(
 
 def _lines(path: str, present: Status) -> Iterator[str]:
     yield f"{plain(path)}: {WORDS[present.state]}"
+    if present.problem:
+        yield f"  {plain(present.problem)}"
     record = present.record
     if record is not None:
         yield (
@@ -81,9 +92,7 @@ def _lines(path: str, present: Status) -> Iterator[str]:
         )
     if present.files:
         yield from columns(((f.file, FILES[f.state]) for f in present.files), "  ")
-    if present.problem:
-        yield f"  {plain(present.problem)}"
-    if present.state in {"patched", "reverted"}:
-        yield f"  Undo: ckpt-patch undo {shell_path(path)}"
-    elif present.state == "edited":
-        yield (f"  Undo only the patch's own keys: ckpt-patch undo --merge {shell_path(path)}")
+    label = LABELS.get(present.state, "Next")
+    for command in present.commands:
+        yield f"  {label}: {command}"
+        label = "Or"

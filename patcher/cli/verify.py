@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 import click
 
 from patcher import mirroring
-from patcher.cli.mirror import count
+from patcher.cli.mirror_directory import count
 from patcher.cli.options import output_options
+from patcher.hub import cache
 from patcher.report.escape import plain
 from patcher.report.human import columns, shell_path
 
@@ -47,7 +48,10 @@ def _lines(verified: Verified, *, hashed: bool) -> Iterator[str]:
         yield from columns(rows)
         if THEIRS.isdisjoint(each.kind for each in verified.problems):
             source = shell_path(verified.manifest.source.path)
-            yield f"Make it anew, with the same options: ckpt-patch mirror {source} {path}"
+            scope = "--config-only " if verified.manifest.scope == "config" else ""
+            name = cache.name_of(verified.path)
+            place = f"--cache-revision {plain(name)}" if name else path
+            yield f"Make it anew, with the same options: ckpt-patch mirror {scope}{source} {place}"
     else:
         weights = (
             f"Weights whose hash is right: {count(verified.hashed)}."

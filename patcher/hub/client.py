@@ -17,6 +17,7 @@ from patcher.hub.failures import PAUSES, UNREADABLE, explain, pause
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
+    from patcher.errors import CkptPatchError
     from patcher.hub.ids import HubId
 
     T = TypeVar("T")
@@ -46,7 +47,7 @@ def model_info(hub_id: HubId) -> Any:
             timeout=constants.HF_HUB_ETAG_TIMEOUT,
         )
 
-    return _repeated(ask, hub_id)
+    return asked(ask, hub_id)
 
 
 def folder_of(hub_id: HubId, commit: str) -> Path:
@@ -76,14 +77,14 @@ def fetch(hub_id: HubId, name: str) -> Path:
     def ask() -> Path:
         return Path(hf_hub_download(hub_id.repo_id, name, revision=hub_id.revision))
 
-    return _repeated(ask, hub_id, name)
+    return asked(ask, hub_id, name)
 
 
 def fetch_all(hub_id: HubId, commit: str) -> None:
     """Download what is missing of a commit into the cache, with the library's progress bars."""
     from huggingface_hub import snapshot_download  # noqa: PLC0415 - lazy: only Hub ids need it
 
-    _repeated(lambda: snapshot_download(hub_id.repo_id, revision=commit), hub_id)
+    asked(lambda: snapshot_download(hub_id.repo_id, revision=commit), hub_id)
 
 
 def size(hub_id: HubId, commit: str, name: str) -> int:
@@ -91,7 +92,7 @@ def size(hub_id: HubId, commit: str, name: str) -> int:
     from huggingface_hub import get_hf_file_metadata, hf_hub_url  # noqa: PLC0415 - lazy: Hub only
 
     url = hf_hub_url(hub_id.repo_id, name, revision=commit)
-    found = _repeated(lambda: get_hf_file_metadata(url).size, hub_id, name)
+    found = asked(lambda: get_hf_file_metadata(url).size, hub_id, name)
     if found is None:
         raise UnreadableError(f"the server does not say how long {name} is", path=str(hub_id))
     return found
@@ -113,7 +114,7 @@ def read_range(hub_id: HubId, commit: str, name: str, size: int, offset: int) ->
             given = response.headers.get("Content-Range", "")
             return _first(response, size) if given.startswith(f"bytes {offset}-") else None
 
-    data = _repeated(ask, hub_id, name)
+    data = asked(ask, hub_id, name)
     if data is None or len(data) != size:
         raise UnreadableError(
             f"the server does not give parts of {name}: it ignores Range requests",
@@ -123,11 +124,20 @@ def read_range(hub_id: HubId, commit: str, name: str, size: int, offset: int) ->
     return data
 
 
-def _repeated(ask: Callable[[], T], hub_id: HubId, name: str | None = None) -> T:
-    """Ask up to ``len(PAUSES) + 1`` times.
+def asked(ask: Callable[[], T], hub_id: HubId, name: str | None = None) -> T:
+    """Ask for something of a repository.
 
     Raises:
         UnreadableError: one sentence on why there is no answer.
+    """
+    return repeated(ask, lambda error, endpoint: explain(error, hub_id, endpoint, name))
+
+
+def repeated(ask: Callable[[], T], explained: Callable[[BaseException, str], CkptPatchError]) -> T:
+    """Ask up to ``len(PAUSES) + 1`` times; ``explained`` makes an error, given the endpoint too.
+
+    Raises:
+        CkptPatchError: what ``explained`` makes of the last failure.
     """
     from huggingface_hub import constants  # noqa: PLC0415 - lazy: only Hub ids need it
     from huggingface_hub.errors import HfHubHTTPError  # noqa: PLC0415 - the same
@@ -142,7 +152,7 @@ def _repeated(ask: Callable[[], T], hub_id: HubId, name: str | None = None) -> T
         except failures as error:
             seconds = None if usual is None else pause(error, usual)
             if seconds is None:
-                raise explain(error, hub_id, constants.ENDPOINT, name) from error
+                raise explained(error, constants.ENDPOINT) from error
         time.sleep(seconds)
     raise AssertionError("the last attempt returns or raises")
 

@@ -1,13 +1,21 @@
-"""JSON files as text: strict reading, positions of values, and edits that leave the rest alone."""
+"""JSON files as text: strict reading, positions of values, and edits that leave the rest alone.
+
+What only edits need is imported when it is first used.
+"""
 
 from __future__ import annotations
 
-from patcher.jsontext.diff import unified_diff
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from patcher.jsontext.document import Document, Duplicate, Span
 from patcher.jsontext.pointer import MISSING, Missing, format_pointer, parse_pointer, resolve
 from patcher.jsontext.read import CONFIG_LIMITS, INDEX_LIMITS, Limits, read
-from patcher.jsontext.splice import splice
 from patcher.jsontext.values import LongInteger, equal
+
+if TYPE_CHECKING:
+    from patcher.jsontext.diff import unified_diff
+    from patcher.jsontext.splicing import splice
 
 __all__ = [
     "CONFIG_LIMITS",
@@ -27,3 +35,11 @@ __all__ = [
     "splice",
     "unified_diff",
 ]
+
+_HOMES = {"splice": "splicing", "unified_diff": "diff"}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)

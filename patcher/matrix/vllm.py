@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from patcher import gpus
 from patcher.engines import facts
 from patcher.engines.vllm import TENSOR_PARALLEL, flag_values
-from patcher.engines.vllm.selection import select
+from patcher.engines.vllm.selection import Question, select
 from patcher.errors import UnreadableError
 
 if TYPE_CHECKING:
@@ -116,15 +116,13 @@ def rows(release: str, gpu: gpus.Gpu, backend: str | None) -> Iterator[VllmRow]:
     Raises:
         UnreadableError: the facts do not cover a question.
     """
-    for question in itertools.product(KINDS, DTYPES, flag_values(release)):
-        yield _row(release, gpu, question, backend)
+    for cell in itertools.product(KINDS, DTYPES, flag_values(release)):
+        yield _row(release, gpu, cell, backend)
 
 
-def _row(
-    release: str, gpu: gpus.Gpu, question: tuple[str, str, str], backend: str | None
-) -> VllmRow:
-    attention, dtype, kv_cache_dtype = question
-    asked = _ask(release, gpu, question, backend, launch=False)
+def _row(release: str, gpu: gpus.Gpu, cell: tuple[str, str, str], backend: str | None) -> VllmRow:
+    attention, dtype, kv_cache_dtype = cell
+    asked = _ask(release, gpu, cell, backend, launch=False)
     told = [each for each in asked.backends if each.stage == "selector"]
     only = backend or asked.forced
     selected = [each.name for each in told if each.accepts and only in {None, each.name}]
@@ -140,23 +138,22 @@ def _row(
         selected=next(iter(selected), None),
         forced_backend=asked.forced,
         error=next(iter(errors), None),
-        layer=_layer(_ask(release, gpu, question, backend, launch=True)),
+        layer=_layer(_ask(release, gpu, cell, backend, launch=True)),
     )
 
 
 def _ask(
     release: str,
     gpu: gpus.Gpu,
-    question: tuple[str, str, str],
+    cell: tuple[str, str, str],
     backend: str | None,
     *,
     launch: bool,
 ) -> Selection:
     """What the selector alone says, or all that a launch does around it."""
-    attention, dtype, kv_cache_dtype = question
+    attention, dtype, kv_cache_dtype = cell
     kind = KINDS[attention]
-    found = select(
-        facts.load("vllm", release, "selection"),
+    question = Question(
         capability=gpu.capability or "",
         head_size=kind.head_size,
         model_dtype=dtype,
@@ -170,6 +167,7 @@ def _ask(
         gpu=gpu.name,
         front_end=launch,
     )
+    found = select(facts.load("vllm", release, "selection"), question)
     if found.unknown:
         raise UnreadableError(f"vLLM {release}: {found.unknown}")
     return found

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from patcher.frozen import dataclass
 from patcher.jsontext import format_pointer
 from patcher.metadata import blocks, forms, meanings, reading
 
@@ -30,6 +30,8 @@ class Declaration:
             KV quantization off, or ``unreadable``.
         neutral: the value that turns it off without removing the key: ``None`` for JSON null,
             ``[]`` and ``{}`` for Quark, ``False`` for Qwen-1.
+        obeyed: whether any inference engine looks there; false for a few statements that only the
+            producer's own tools read, which no recipe changes.
     """
 
     file: str
@@ -40,6 +42,7 @@ class Declaration:
     scope: str
     meaning: str
     neutral: Any = None
+    obeyed: bool = True
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON has it."""
@@ -123,6 +126,7 @@ def _declaration(file: str, document: Document, statement: forms.Statement) -> D
         scope=statement.scope,
         meaning=statement.meaning,
         neutral=statement.neutral,
+        obeyed=statement.obeyed,
     )
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import replace
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
+from patcher.frozen import dataclass
 from patcher.metadata import meanings, reading
 
 if TYPE_CHECKING:
@@ -18,7 +19,10 @@ Meaning = Callable[[Any], str]
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """A declaration without its file and line; ``keys`` is the path to ``value``."""
+    """A declaration without its file and line; ``keys`` is the path to ``value``.
+
+    ``obeyed`` is false where no inference engine looks, only the producer's own tools.
+    """
 
     keys: Keys
     value: Any
@@ -26,6 +30,7 @@ class Statement:
     meaning: str
     scope: str = "main"
     neutral: Any = None
+    obeyed: bool = True
 
 
 def of(block: Block) -> Iterator[Statement]:
@@ -96,19 +101,35 @@ def _implied(group: Mapping[str, Any]) -> Iterator[str]:
             yield key
 
 
+# Quark says it three times. What turns it off was settled by running from_config, the attention
+# layer's KV method and the schemes of qkv_proj and k_proj, in vLLM 0.11.2 to 0.33.0 (33 releases)
+# and SGLang 0.5.2 to 0.5.23 (38); all agree:
+#   kv_cache_group [] alone                  "Found a different quantization configuration for
+#                                            ['q_proj', 'k_proj', 'v_proj']", and for k_proj alone
+#                                            "Quark models with output_tensors ... not supported"
+#   output_tensors null alone                "The kv_cache quantization configuration is empty."
+#   kv_cache_group null                      TypeError
+#   output_tensors {} instead of null        the first error again: {} is not null
+#   kv_cache_group [] and each output null   the layers are made like those without KV quantization
+# kv_cache_quant_config changes nothing in any of them: Quark itself reads it back.
 def _quark(block: Block) -> Iterator[Statement]:
-    """Quark says it three times: the group of layers, their scheme, and each layer's output."""
+    """The group of layers, their scheme, and each layer's output."""
     export = reading.mapping(block.value.get("export"))
     layers = reading.mapping(block.value.get("layer_quant_config"))
     scheme = reading.mapping(block.value.get("kv_cache_quant_config"))
     patterns = (*reading.strings(export.get("kv_cache_group")), *scheme)
     if "kv_cache_group" in export:
         meaning = _group_meaning(block, patterns)
-        yield _statement(block, ("export", "kv_cache_group"), "quark", meaning, neutral=[])
+        yield replace(
+            _statement(block, ("export", "kv_cache_group"), "quark", meaning),
+            neutral=[],
+            obeyed=block.producer == "quark",
+        )
     if "kv_cache_quant_config" in block.value:
         value = block.value["kv_cache_quant_config"]
         meaning = _common(value, tuple(scheme)) if scheme else _emptiness(value)
-        yield _statement(block, ("kv_cache_quant_config",), "quark", meaning, neutral={})
+        found = _statement(block, ("kv_cache_quant_config",), "quark", meaning)
+        yield replace(found, neutral={}, obeyed=False)
     for name in _matching(layers, (*patterns, "*k_proj", "*v_proj", "*q_proj")):
         output = reading.at(layers, name, "output_tensors")
         if output is not None:
@@ -144,14 +165,11 @@ def _emptiness(value: Any) -> str:
     return meanings.NONE if value in (None, [], {}) else meanings.UNREADABLE
 
 
-def _statement(
-    block: Block, keys: Keys, producer: str | None, meaning: str, neutral: Any = None
-) -> Statement:
+def _statement(block: Block, keys: Keys, producer: str | None, meaning: str) -> Statement:
     return Statement(
         keys=(*block.keys, *keys),
         value=reading.at(block.value, *keys),
         producer=producer or block.producer,
         meaning=meaning,
         scope=block.scope,
-        neutral=neutral,
     )

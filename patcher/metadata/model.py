@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Literal
 
 from patcher.errors import UnreadableError
+from patcher.frozen import dataclass
 from patcher.jsontext import format_pointer
 from patcher.metadata import layers, mistral, reading
 
@@ -38,6 +38,7 @@ _HEAD_SIZES = ("head_dim", "hidden_size_per_head", "attention_head_dim")
 _SINK_FAMILIES = frozenset(
     {"gpt_oss", "granite_swa", "granitemoe_swa", "iquest_q1", "openai_privacy_filter"}
 )
+_GEMMA_2_SOFTCAP = 50.0
 _SINK_FLAGS = (
     "add_full_attention_sink_bias",
     "add_swa_attention_sink_bias",
@@ -72,6 +73,7 @@ class Model:
             quantizes it.
         global_head_size: head size of the full-attention layers where it differs from that of the
             sliding ones (Gemma 4).
+        logit_softcap: the cap of the attention logits (Gemma 2).
     """
 
     model_type: str | None
@@ -94,6 +96,7 @@ class Model:
     v_head_dim: int | None = None
     index_topk: int | None = None
     global_head_size: int | None = None
+    logit_softcap: float | None = None
 
 
 def describe(documents: Mapping[str, Any]) -> Model:
@@ -132,6 +135,7 @@ def describe(documents: Mapping[str, Any]) -> Model:
         v_head_dim=reading.count(text, "v_head_dim"),
         index_topk=reading.count(text, "index_topk"),
         global_head_size=reading.count(text, "global_head_dim"),
+        logit_softcap=_logit_softcap(text),
     )
 
 
@@ -241,6 +245,14 @@ def _has_sinks(text: Config) -> bool:
     if model_type in {"granite", "granitemoe"}:
         return text.get("attention_sinks", text.get("layer_types") is not None) is True
     return model_type in _SINK_FAMILIES or any(text.get(flag) is True for flag in _SINK_FLAGS)
+
+
+def _logit_softcap(text: Config) -> float | None:
+    """Where the field is absent, Transformers has a cap for Gemma 2; null turns it off."""
+    default = _GEMMA_2_SOFTCAP if text.get("model_type") == "gemma2" else None
+    value = text.get("attn_logit_softcapping", default)
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return value if is_number and value > 0 else None
 
 
 def _dtype(outer: Config, keys: tuple[str, ...]) -> str | None:

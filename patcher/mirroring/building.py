@@ -54,7 +54,7 @@ def build(
             with _folder(root_fd, os.path.dirname(path)) as fd:
                 fsio.symlink(fd, os.path.basename(path), text)
         built = replace(manifest, files=tuple(done))
-        _describe(root_fd, built)
+        describe(root_fd, built)
         for folder in (*tree.folders, ""):
             with _folder(root_fd, folder) as fd:
                 fsio.fsync_dir(fd, folder or work.tree)
@@ -96,7 +96,7 @@ def _own(item: Item, folder_fd: int, file: MirroredFile, after: bytes | None) ->
     return file
 
 
-def _describe(root_fd: int, manifest: Manifest) -> None:
+def describe(root_fd: int, manifest: Manifest) -> None:
     """The last thing to be written: what all of it is."""
     fsio.mkdir(root_fd, NAME)
     with fsio.open_dir(NAME, root_fd) as fd:

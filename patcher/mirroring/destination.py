@@ -95,8 +95,9 @@ def require_apart(source: str, place: Destination) -> None:
     root = os.path.realpath(source)
     if root == place.path:
         raise UsageError(
-            "source and destination are the same; to patch in place: ckpt-patch apply",
+            "source and destination are the same",
             path=place.path,
+            hint=f"name another place, or patch in place: ckpt-patch apply {quoted(root)}",
         )
     snapshots = os.path.dirname(root)
     homes = [(root, "the source itself")]
@@ -123,21 +124,11 @@ def standing(place: Destination, wanted: Manifest) -> Standing:
     Raises:
         RefusedError: something that is not a mirror, or a mirror in which somebody has worked.
     """
-    path = place.path
-    if not os.path.lexists(path):
+    path, there = place.path, present(place)
+    if there is None:
         return "absent"
-    if os.path.islink(path) or not os.path.isdir(path):
-        raise _foreign(path, "is something else, not a mirror")
-    try:
-        if not os.listdir(path):
-            return "absent"
-    except OSError as error:
-        raise _foreign(path, f"cannot be read: {error.strerror}") from error
-    present = read(path)
-    if present is None:
-        raise _foreign(path, "holds files and is not a mirror made by ckpt-patch")
-    problems = verifying.here(path, present)
-    if present.wanted() == wanted.wanted() and all(each.kind == "added" for each in problems):
+    problems = verifying.here(path, there)
+    if there.wanted() == wanted.wanted() and all(each.kind == "added" for each in problems):
         return "current"
     theirs = [each for each in problems if each.kind in {"added", "edited"}]
     if theirs:
@@ -148,6 +139,28 @@ def standing(place: Destination, wanted: Manifest) -> Standing:
             detail="".join(f"{each.file}: {each.message}\n" for each in theirs),
         )
     return "outdated"
+
+
+def present(place: Destination) -> Manifest | None:
+    """The mirror at the destination; ``None`` where there is nothing.
+
+    Raises:
+        RefusedError: something that is not a mirror.
+    """
+    path = place.path
+    if not os.path.lexists(path):
+        return None
+    if os.path.islink(path) or not os.path.isdir(path):
+        raise _foreign(path, "is something else, not a mirror")
+    try:
+        if not os.listdir(path):
+            return None
+    except OSError as error:
+        raise _foreign(path, f"cannot be read: {error.strerror}") from error
+    manifest = read(path)
+    if manifest is None:
+        raise _foreign(path, "holds files and is not a mirror made by ckpt-patch")
+    return manifest
 
 
 def mount_point(place: Destination) -> RefusedError:

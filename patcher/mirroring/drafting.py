@@ -17,7 +17,9 @@ if TYPE_CHECKING:
     from patcher.planning import Plan
 
 
-def draft(checkpoint: Checkpoint, plan: Plan, tree: Tree, link: str) -> Manifest:
+def draft(
+    checkpoint: Checkpoint, plan: Plan, tree: Tree, link: str, *, config_only: bool = False
+) -> Manifest:
     """The manifest as it will be, without the links; reads the files that are copied.
 
     Raises:
@@ -28,12 +30,13 @@ def draft(checkpoint: Checkpoint, plan: Plan, tree: Tree, link: str) -> Manifest
         tool_version=__version__,
         source=Source(tree.root, origin.kind, origin.repo_id, origin.revision),
         target=plan.before.target.to_dict(),
-        releases=_releases(plan),
+        releases=releases(plan),
         recipe=plan.to_dict()["recipe"],
         link=link,
         folders=tuple(tree.folders),
         folder_links=tree.links,
         files=tuple(_files(checkpoint, plan, tree)),
+        scope="config" if config_only else "all",
     )
 
 
@@ -70,7 +73,7 @@ def _files(checkpoint: Checkpoint, plan: Plan, tree: Tree) -> Iterator[MirroredF
             )
 
 
-def _releases(plan: Plan) -> Mapping[str, object]:
+def releases(plan: Plan) -> Mapping[str, object]:
     """Which engine releases the metadata was judged for, and which of them need the patch."""
     before, after = plan.before.judgement, (plan.after or plan.before).judgement
     if not before.portable:

@@ -149,7 +149,6 @@ def _take(tree: Tree, path: str, homes: list[str]) -> list[str]:
 
 def _item(path: str, full: str, real: str, status: os.stat_result) -> Item:
     named = os.path.basename(os.readlink(full)) if os.path.islink(full) else ""
-    weights = path.lower().endswith(WEIGHTS) or status.st_size > LARGE
     return Item(
         path=path,
         real=real,
@@ -158,9 +157,14 @@ def _item(path: str, full: str, real: str, status: os.stat_result) -> Item:
         size=status.st_size,
         mtime_ns=status.st_mtime_ns,
         mode=stat.S_IMODE(status.st_mode) & 0o777,
-        weights=weights,
+        weights=is_weights(path, status.st_size),
         sha256=named if _SHA256.fullmatch(named) else None,
     )
+
+
+def is_weights(path: str, size: int) -> bool:
+    """Whether a file is linked instead of copied."""
+    return path.lower().endswith(WEIGHTS) or size > LARGE
 
 
 def inside(path: str, folder: str) -> bool:

@@ -19,7 +19,15 @@ from typing import TYPE_CHECKING, Literal
 from patcher import fsio
 from patcher.errors import RefusedError, RollbackError, UnconfirmedError, UsageError, WriteError
 from patcher.headers.files import StrPath, quoted
-from patcher.mirroring import building, destination, drafting, listing, source, workspace
+from patcher.mirroring import (
+    building,
+    config_folder,
+    destination,
+    drafting,
+    listing,
+    source,
+    workspace,
+)
 from patcher.mirroring.linking import METHODS
 from patcher.mirroring.manifest import Manifest, read
 from patcher.transaction import interrupts
@@ -73,7 +81,14 @@ class Mirrored:
     notes: tuple[str, ...]
 
 
-def prepare(checkpoint: Checkpoint, plan: Plan, target: StrPath, link: str = "auto") -> Prepared:
+def prepare(
+    checkpoint: Checkpoint,
+    plan: Plan,
+    target: StrPath,
+    link: str = "auto",
+    *,
+    config_only: bool = False,
+) -> Prepared:
     """See whether the mirror can be made; reads metadata, writes nothing.
 
     Args:
@@ -81,6 +96,7 @@ def prepare(checkpoint: Checkpoint, plan: Plan, target: StrPath, link: str = "au
         plan: of this checkpoint.
         target: where the mirror shall be.
         link: one of `METHODS`.
+        config_only: only what vLLM's ``--hf-config-path`` reads.
 
     Raises:
         RefusedError: the mirror would not start, the destination is something else or in the wrong
@@ -90,13 +106,17 @@ def prepare(checkpoint: Checkpoint, plan: Plan, target: StrPath, link: str = "au
     """
     if link not in METHODS:
         raise UsageError(f"{link!r} is no way to link", hint=f"--link {'|'.join(METHODS)}")
-    _require_cured(plan)
+    require_cured(plan)
     place = destination.locate(target)
     destination.require_apart(str(checkpoint.root), place)
     source.require_settled(checkpoint.root)
     tree = listing.survey(str(checkpoint.root))
-    source.require_complete(checkpoint, tree)
-    manifest = drafting.draft(checkpoint, plan, tree, link)
+    if config_only:
+        config_folder.require_obeyed(checkpoint, plan)
+        tree = config_folder.narrowed(tree)
+    else:
+        source.require_complete(checkpoint, tree)
+    manifest = drafting.draft(checkpoint, plan, tree, link, config_only=config_only)
     return Prepared(plan, tree, manifest, place, destination.standing(place, manifest))
 
 
@@ -132,7 +152,7 @@ def _make(prepared: Prepared, work: Workspace, parent_fd: int, signals: Interrup
         return _current(prepared)
     signals.check()
     manifest, failed = building.build(prepared, work, signals)
-    _require_still(tree)
+    require_still(tree)
     signals.check()
     outcome = _install(prepared, work, parent_fd, standing)
     if outcome == "current":
@@ -162,8 +182,12 @@ def _current(prepared: Prepared) -> Mirrored:
     return Mirrored(prepared.place.path, "current", present, tuple(prepared.tree.notes))
 
 
-def _require_still(tree: Tree) -> None:
-    """The mirror is of one state of the source, not of two."""
+def require_still(tree: Tree) -> None:
+    """The mirror is of one state of the source, not of two.
+
+    Raises:
+        UnreadableError: the source has changed.
+    """
     for item in tree.items:
         try:
             same = item.is_still(os.stat(item.real, follow_symlinks=False))
@@ -228,7 +252,12 @@ def _put_back(
         ) from error
 
 
-def _require_cured(plan: Plan) -> None:
+def require_cured(plan: Plan) -> None:
+    """A mirror that would not start either is not made.
+
+    Raises:
+        RefusedError: it would not.
+    """
     verdict = plan.after or plan.before
     if verdict.outcome == "conflict":
         raise RefusedError(

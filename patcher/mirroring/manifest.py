@@ -6,6 +6,7 @@ carries a hash of itself; one that was cut or edited is refused as a whole.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import re
@@ -22,6 +23,9 @@ from patcher.transaction.journal import NAME
 SCHEMA = "ckpt-patch/mirror-manifest@1"
 FILE = "mirror.json"
 PATH = os.path.join(NAME, FILE)
+
+#: `Manifest.link` of a mirror on the Hub, where nothing is linked.
+HUB = "hub"
 
 _MAX_BYTES = 64 * 1024 * 1024
 _SHA256 = re.compile(r"[0-9a-f]{64}")
@@ -53,6 +57,7 @@ class MirroredFile:
         mtime_ns: of the source's file, for weights.
         patch: RFC 6902, for patched files.
         inverse: RFC 6902, for patched files.
+        git_sha1: git's hash of the file here, by which the Hub names it; of mirrors on the Hub.
     """
 
     path: str
@@ -66,6 +71,7 @@ class MirroredFile:
     mtime_ns: int | None = None
     patch: Operations = ()
     inverse: Operations = ()
+    git_sha1: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,10 +84,11 @@ class Manifest:
         target: the target in its JSON form.
         releases: engine releases that this was judged for: ``engine``, ``runs``, ``needed_for``.
         recipe: ``id``, ``version`` and ``sha256``; ``None`` where nothing was patched.
-        link: the value of ``--link``.
+        link: the value of ``--link``, or `HUB`.
         folders: relative paths.
         folder_links: links to folders inside: path -> text.
         files: sorted by path.
+        scope: ``all`` of the source, or what ``config_folder`` takes of it.
     """
 
     tool_version: str
@@ -93,6 +100,7 @@ class Manifest:
     folders: tuple[str, ...]
     folder_links: Mapping[str, str]
     files: tuple[MirroredFile, ...]
+    scope: Literal["all", "config"] = "all"
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON form (schema ``ckpt-patch/mirror-manifest@1``)."""
@@ -104,6 +112,11 @@ class Manifest:
         document = json.dumps(replace(self, tool_version="", files=files).to_dict())
         result: dict[str, Any] = json.loads(document)
         return result
+
+
+def git_sha1(data: bytes) -> str:
+    """What git, and so the Hub, calls these bytes."""
+    return hashlib.sha1(b"blob %d\0" % len(data) + data, usedforsecurity=False).hexdigest()
 
 
 def encode(manifest: Manifest) -> bytes:
@@ -164,7 +177,11 @@ def _hash(body: Mapping[str, Any]) -> str:
 
 
 def _is_below(path: str) -> bool:
-    """Whether a relative path stays below its root, whatever the root."""
+    """Whether a relative path can be one, and stays below its root, whatever the root."""
+    try:
+        os.fsencode(path)
+    except UnicodeEncodeError:  # half a surrogate pair, which no name on a disk gives
+        return False
     parts = path.split("/")
     return "\0" not in path and {"", ".", ".."}.isdisjoint(parts) and parts[0] != NAME
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from patcher import fsio
 from patcher.errors import RefusedError, UnreadableError
-from patcher.headers import INDEX_FILE, read_index
+from patcher.headers import INDEX_FILE, tally_index
 from patcher.headers.files import quoted
 from patcher.transaction.journal import NAME, Journal
 from patcher.transaction.recovery import INTERRUPTED
@@ -49,8 +49,8 @@ def require_complete(checkpoint: Checkpoint, tree: Tree) -> None:
     here = {item.path for item in tree.items}
     wanted = {entry.name for entry in checkpoint.entries.values() if entry.kind == "remote"}
     if INDEX_FILE in here:
-        index = read_index(os.path.join(tree.root, INDEX_FILE), download=checkpoint.origin.download)
-        wanted.update(index.shards)
+        path = os.path.join(tree.root, INDEX_FILE)
+        wanted |= tally_index(path, download=checkpoint.origin.download)[0].shards
     missing = sorted(wanted - here)
     if checkpoint.origin.kind == "hub" and not any(item.weights for item in tree.items):
         missing = missing or ["its weights"]

@@ -7,14 +7,15 @@ from __future__ import annotations
 
 import hashlib
 import os
+import pathlib
 import stat
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from patcher.errors import CkptPatchError, RefusedError, UnreadableError
 from patcher.headers.files import StrPath, open_regular, quoted
-from patcher.mirroring import listing
-from patcher.mirroring.manifest import Manifest, MirroredFile, read
+from patcher.mirroring import config_folder, listing
+from patcher.mirroring.manifest import HUB, Manifest, MirroredFile, git_sha1, read
 from patcher.transaction.journal import NAME
 
 if TYPE_CHECKING:
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
 SCHEMA = "ckpt-patch/verify@1"
 
 _CHUNK = 8 * 1024 * 1024
+
+#: What the Hub and its client put beside the files of a mirror.
+OF_A_DOWNLOAD = (".gitattributes", ".cache")
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +132,7 @@ def _own(root: str, manifest: Manifest) -> Iterator[Problem]:
         except OSError:
             yield Problem("missing", file.path, "is missing")
             continue
-        how = file.link or "own"
+        how = file.link or (HUB if manifest.link == HUB else "own")
         yield from _CHECKS[how](path, status, file)
     for link, text in manifest.folder_links.items():
         path = os.path.join(root, link)
@@ -143,6 +147,20 @@ def _own_file(path: str, status: os.stat_result, file: MirroredFile) -> Iterator
         yield Problem("edited", file.path, "is no regular file any more")
     elif _sha256(path, file.path) != file.after_sha256:
         yield Problem("edited", file.path, "has been edited since the mirror was made")
+
+
+def _downloaded(path: str, status: os.stat_result, file: MirroredFile) -> Iterator[Problem]:
+    """A file that came from the Hub, maybe as a link into its cache."""
+    try:
+        status = os.stat(path)
+    except OSError:
+        yield Problem("dangling", file.path, "is a link into the Hub's cache to what is gone")
+        return
+    if file.kind == "weights":
+        if status.st_size != file.size:
+            yield Problem("edited", file.path, f"has changed: {_difference(status, file)}")
+    elif not {_sha256(path, file.path), _git_sha1(path)} & _known(file):
+        yield Problem("edited", file.path, "is not what the mirror on the Hub has")
 
 
 def _symlink(path: str, status: os.stat_result, file: MirroredFile) -> Iterator[Problem]:
@@ -172,6 +190,7 @@ def _independent(_path: str, status: os.stat_result, file: MirroredFile) -> Iter
 
 _CHECKS = {
     "own": _own_file,
+    HUB: _downloaded,
     "symlink": _symlink,
     "hardlink": _hardlink,
     "reflink": _independent,
@@ -197,11 +216,12 @@ def _difference(status: os.stat_result, file: MirroredFile) -> str:
 def _added(root: str, manifest: Manifest) -> Iterator[Problem]:
     """Names that the manifest does not have; below a folder that it does not have, only that."""
     known = {*manifest.folders, *manifest.folder_links, *(file.path for file in manifest.files)}
+    ours = {NAME, *(OF_A_DOWNLOAD if manifest.link == HUB else ())}
     for folder in ("", *manifest.folders):
         path = os.path.join(root, folder)
         for name in sorted(os.listdir(path)) if os.path.isdir(path) else ():
             relative = os.path.join(folder, name)
-            if relative not in known and relative != NAME:
+            if relative not in known and relative not in ours:
                 yield Problem("added", relative, "was not put here by ckpt-patch")
 
 
@@ -209,6 +229,8 @@ def _base(manifest: Manifest) -> Iterator[Problem]:
     """What has changed at the source since."""
     try:
         tree = listing.survey(manifest.source.path)
+        if manifest.scope == "config":
+            tree = config_folder.narrowed(tree)
     except CkptPatchError as error:
         yield Problem("base", error.path or "", f"in the source: {error.message}")
         return
@@ -243,6 +265,18 @@ def _hash_weights(root: str, manifest: Manifest) -> tuple[list[Problem], int, li
             right += 1
     notes = [f"files of weights without a known hash to compare with: {unknown}"] if unknown else []
     return problems, right, notes
+
+
+def _known(file: MirroredFile) -> set[str | None]:
+    """The hashes, of either kind, that a file has."""
+    return {file.after_sha256, file.git_sha1} - {None}
+
+
+def _git_sha1(path: str) -> str | None:
+    try:
+        return git_sha1(pathlib.Path(path).read_bytes())
+    except OSError:
+        return None
 
 
 def _sha256(path: str, name: str) -> str | None:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from patcher.engines import NAMES
+from patcher.frozen import dataclass
 from patcher.report.escape import plain, value
 
 if TYPE_CHECKING:
@@ -25,6 +25,8 @@ ATTENTION = {
 }
 #: How much of an engine's own error is shown without -v, in characters.
 DETAIL = 180
+#: A command longer than this has a line of its own, in characters.
+WIDE = 160
 _CODES = {"error": "31", "warning": "33", "ok": "32", "bold": "1", "dim": "2"}
 
 
@@ -175,18 +177,21 @@ def _means(result: Verdict) -> str:
 
 
 def _cures(result: Verdict, style: Style) -> Iterator[str]:
-    if result.outcome != "conflict":
+    if result.outcome != "conflict" and not result.cures and not result.is_failing:
         return
     yield ""
+    patched = any(cure.kind == "patch" for cure in result.cures)
+    if result.overruled and not patched:
+        yield f"{result.overruled[0].upper()}{result.overruled[1:]}."
     if not result.cures:
         yield "No flag, no known later release and no edit of these files helps here."
         return
-    yield style("bold", "Fix one of:")
-    rows = (
-        (f"{index}.", cure_command(cure, result), _effect(cure))
-        for index, cure in enumerate(result.cures, 1)
-    )
-    yield from columns(rows, "  ")
+    yield style("bold", "Fix one of:" if result.outcome == "conflict" else "To avoid that:")
+    rows = [(cure_command(cure, result), _effect(cure)) for cure in result.cures]
+    width = max((len(command) for command, _ in rows if len(command) <= WIDE), default=0)
+    for index, (command, effect) in enumerate(rows, 1):
+        gap = "  " if len(command) <= WIDE else "\n      "
+        yield f"  {index}.  {command.ljust(width)}{gap}{effect}"
 
 
 def _effect(cure: Cure) -> str:
@@ -198,7 +203,7 @@ def cure_command(cure: Cure, result: Verdict) -> str:
     """What to type; the engine's own command for a flag."""
     serve = {"vllm": "vllm serve", "sglang": "sglang serve", "trtllm": "trtllm-serve"}
     commands: dict[str, Callable[[], str]] = {
-        "flag": lambda: f"{serve[result.target.engine or 'vllm']} ... {' '.join(cure.argv)}",
+        "flag": lambda: f"{serve[result.target.engine or 'vllm']} ... {shell_words(cure.argv)}",
         "upgrade": lambda: f"pip install '{cure.engine}{cure.version}'",
         "patch": lambda: apply_command(result, cure.recipe),
     }
@@ -210,7 +215,7 @@ def apply_command(result: Verdict, recipe: str | None = None) -> str:
     is_remote = result.origin.get("origin") == "hub"
     words = ["ckpt-patch mirror" if is_remote else "ckpt-patch apply", target_options(result)]
     patches = [cure.recipe for cure in result.cures if cure.kind == "patch"]
-    if recipe and patches and recipe != patches[0]:
+    if recipe and (result.outcome != "conflict" or recipe != next(iter(patches), recipe)):
         words.append(f"--recipe {recipe}")
     return " ".join([*words, shell_path(result.path), *(["DEST"] if is_remote else [])])
 
@@ -228,6 +233,13 @@ def shell_path(path: str) -> str:
     import shlex  # noqa: PLC0415 - lazy: only refusals and conflicts print commands
 
     return plain(shlex.quote(path.removeprefix(os.path.join(os.getcwd(), ""))))
+
+
+def shell_words(argv: tuple[str, ...]) -> str:
+    """Arguments as a shell takes them."""
+    import shlex  # noqa: PLC0415 - see shell_path
+
+    return plain(shlex.join(argv))
 
 
 def _cost(result: Verdict) -> Iterator[str]:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from patcher.errors import RefusedError
+from patcher.frozen import dataclass
 from patcher.transaction import lock
 from patcher.transaction.journal import FileState, open_journal, open_root
 from patcher.transaction.recovery import INTERRUPTED
@@ -16,7 +16,10 @@ if TYPE_CHECKING:
     from patcher.transaction.journal import Journal
     from patcher.transaction.record import FileRecord, Record
 
-State = Literal["pristine", "patched", "edited", "reverted", "interrupted", "busy", "damaged"]
+State = Literal[
+    "pristine", "patched", "edited", "reverted", "interrupted", "busy", "damaged",
+    "new-revision", "foreign", "mirror",
+]  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,18 +36,22 @@ class Status:
 
     Attributes:
         state: ``pristine``, no transaction is in force; ``patched``, every file is as apply left
-            it; ``edited``, some file is not; ``reverted``, something else has put the originals
-            back; ``interrupted``, recover is needed; ``busy``, a writer is at work; ``damaged``, a
-            record cannot be trusted.
+            it; ``edited``, some file is not; ``reverted``, something else put the originals back;
+            ``interrupted``, recover is needed; ``busy``, a writer is at work; ``damaged``, a
+            record cannot be trusted. Only `patcher.drift` tells: ``new-revision``, a download has
+            brought a revision that is not patched; ``foreign``, something else than ckpt-patch has
+            changed it; ``mirror``, it was made by ``ckpt-patch mirror``.
         record: the last transaction in force, or the interrupted one.
         files: every file that the transactions in force have changed.
-        problem: a sentence for ``interrupted``, ``busy`` and ``damaged``.
+        problem: a sentence without a full stop; ``None`` for ``pristine`` to ``reverted``.
+        commands: what to do next, best first; from `patcher.drift`.
     """
 
     state: State
     record: Record | None = None
     files: tuple[FileStatus, ...] = ()
     problem: str | None = None
+    commands: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """The body of ``status --json``."""
@@ -53,6 +60,7 @@ class Status:
             "record": self.record.to_dict() if self.record else None,
             "files": [{"file": each.file, "state": each.state} for each in self.files],
             "problem": self.problem,
+            "commands": list(self.commands),
         }
 
 

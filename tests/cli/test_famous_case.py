@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import shutil
 from pathlib import Path
 from typing import Any
@@ -99,10 +100,17 @@ def test_vllm_012_ignores_the_declaration(kimi: Path, run: Run) -> None:
     assert verdict["selected"] == "TRITON_MLA"
 
 
-def test_vllm_014_has_no_flag(kimi: Path, run: Run) -> None:
+def test_vllm_014_takes_an_override_of_the_whole_block(kimi: Path, run: Run) -> None:
     code, verdict = checked(run, kimi, "vllm==0.14.1")
     assert code == 1
-    assert [cure["kind"] for cure in verdict["cures"]] == ["upgrade", "patch"]
+    assert [cure["kind"] for cure in verdict["cures"]] == ["flag", "upgrade", "patch"]
+    flag, override = verdict["cures"][0]["argv"]
+    block = json.loads((kimi / "config.json").read_text())["quantization_config"]
+    assert flag == "--hf-overrides"
+    assert json.loads(override) == {"quantization_config": block | {"kv_cache_scheme": None}}
+    shown = run("check", *SM120, "--engine", "vllm==0.14.1", str(kimi)).out
+    (line,) = (line for line in shown.splitlines() if "--hf-overrides" in line)
+    assert shlex.split(line)[-2:] == [flag, override]
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from patcher.engines import answer, facts
 from patcher.engines.base import Launch
 from patcher.engines.vllm import DIMENSIONS, flag_values
 from patcher.engines.vllm.resolution import resolve
-from patcher.engines.vllm.selection import select
+from patcher.engines.vllm.selection import Question, select
 from patcher.matrix import matrix
 
 if TYPE_CHECKING:
@@ -211,14 +211,14 @@ def _ask(
         "text_config": selection.KIMI if mla else {},
         **more,
     }
-    found = select(
-        facts.load(ENGINE, release, "selection"),
+    question = Question(
         capability=capability,
         use_mla=mla,
         num_heads_per_rank=8,
         attention_backend=backend,
         **inputs,
     )
+    found = select(facts.load(ENGINE, release, "selection"), question)
     return {each.name: each.reasons for each in found.backends if each.stage == "selector"}
 
 

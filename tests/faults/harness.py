@@ -19,13 +19,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from faults import samples
-
 from patcher import fsio
 from patcher.errors import CkptPatchError
 
 if TYPE_CHECKING:
-    from faults.operations import Operation
+    from faults.operation import Operation
 
 KILLED = 137
 
@@ -148,6 +146,7 @@ def run(action: Action, root: Path, fault: Fault, at: int) -> Run:
 
 
 def _child(action: Action, root: Path, writer: int) -> int:
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in a shell's background
     try:
         action(root)
     except CkptPatchError as error:
@@ -161,18 +160,6 @@ def _child(action: Action, root: Path, writer: int) -> int:
     return 0
 
 
-#: What each end of a command promises: ``old``, as if it had not run, or ``new``, as if it had.
-PROMISES: dict[tuple[int, str], set[str]] = {
-    (0, ""): {"new"},
-    (KILLED, ""): {"old", "new"},
-    (5, "not-confirmed-durable"): {"new"},
-    (5, "write-failed"): {"old"},
-    (6, "rollback-incomplete"): {"old", "new"},
-    (130, "interrupted"): {"old"},
-    (143, "interrupted"): {"old"},
-}
-
-
 @dataclass
 class Campaign:
     """All runs of one fault against one operation: its points, and exit codes with outcomes."""
@@ -182,7 +169,7 @@ class Campaign:
 
     @property
     def outcomes(self) -> Counter[str]:
-        """How often the checkpoint was left ``old`` and ``new`` by runs that met the fault."""
+        """How often runs that met the fault left things ``old``, ``new``, or ``absent``."""
         counts: Counter[str] = Counter()
         for (_, outcome), number in self.ends.items():
             counts[outcome] += number
@@ -192,19 +179,14 @@ class Campaign:
 
 def campaign(scratch: Path, operation: Operation, fault: Fault, *, linked: bool) -> Campaign:
     """Run the loop; every end is checked against what it promises and against the invariants."""
-    template = scratch / "template"
-    root = samples.build(template / "snapshot", linked=linked)
-    pristine = samples.picture(root)
-    operation.before(root)
+    pristine = operation.build(scratch / "template", linked=linked)
     result = Campaign()
     while True:
-        case = scratch / "case"
-        shutil.copytree(template, case, symlinks=True)
-        ran = run(operation.action, case / "snapshot", fault, result.points + 1)
-        outcome = operation.verify(case / "snapshot", pristine)
-        promised = PROMISES.get((ran.code, ran.slug), set()) | operation.also.get(ran.code, set())
-        assert outcome in promised, (result.points + 1, ran, outcome)
-        shutil.rmtree(case)
+        root = operation.place(scratch / "template", scratch / "case")
+        ran = run(operation.action, root, fault, result.points + 1)
+        outcome = operation.verify(root, pristine)
+        assert outcome in operation.promised(ran.code, ran.slug), (result.points + 1, ran, outcome)
+        shutil.rmtree(scratch / "case")
         result.ends[ran.code, outcome] += 1
         if not ran.fired:
             assert (ran.code, outcome) == (0, "new")

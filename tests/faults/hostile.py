@@ -14,99 +14,31 @@ import json
 import os
 import re
 import shutil
-import stat
-import sys
 import tempfile
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from faults import samples
+from faults.watching import watch
 
-import patcher
 from patcher import jsontext, recipes, saved_plan
 from patcher.checkpoint import open_checkpoint
 from patcher.cli.run import run as run_cli
 from patcher.edits import WRITABLE_FILES
-from patcher.errors import CkptPatchError
+from patcher.errors import CkptPatchError, RefusedError
 from patcher.headers import INDEX_FILE, read_header, read_index
 from patcher.metadata.declarations import find, missing_required
+from patcher.mirroring import manifest, verifying
 from patcher.subject import Subject
 from patcher.transaction import record
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
 #: What no output may hold raw: controls but for line ends and tabs, and bidirectional overrides.
 _RAW = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
-_WRITE = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
-_MUTATIONS = {
-    "os.rename", "os.remove", "os.rmdir", "os.mkdir", "os.link", "os.symlink", "os.truncate",
-    "os.chmod", "os.chown", "os.utime", "os.setxattr", "os.exec", "os.system", "subprocess.Popen",
-    "os.posix_spawn", "shutil.rmtree", "socket.connect", "ctypes.dlopen",
-}  # fmt: skip
 _CODES = {0, 1, 2, 3, 4, 5, 6}
-
-
-class Watch:
-    """Notes what this process does to the file system, while it is told to."""
-
-    def __init__(self) -> None:
-        self._on = False
-        self._seen: list[tuple[str, str]] = []
-        sys.addaudithook(self._note)
-
-    def _note(self, event: str, args: tuple[Any, ...]) -> None:
-        if self._on and event == "open":
-            kind = "write" if isinstance(args[2], int) and args[2] & _WRITE else "read"
-            self._seen.append((kind, os.fsdecode(args[0]) if not _is_fd(args[0]) else ""))
-        elif self._on and event in _MUTATIONS:
-            self._seen.append((event, os.fsdecode(args[0]) if not _is_fd(args[0]) else ""))
-
-    @contextlib.contextmanager
-    def reading_only(self, *allowed: str) -> Iterator[None]:
-        """Nothing may be written, and only files below ``allowed`` be opened."""
-        with self._watching():
-            yield
-        for kind, path in self._seen:
-            assert kind == "read", f"{kind} of {path!r} by a reader"
-            assert _below(path, allowed), f"opened {path!r}"
-
-    @contextlib.contextmanager
-    def writing_by_name(self, *allowed: str) -> Iterator[None]:
-        """Whatever is written has a bare name, relative to an open directory, or is ``allowed``."""
-        with self._watching():
-            yield
-        for kind, path in self._seen:
-            if kind != "read":
-                assert "/" not in path or _below(path, allowed), f"{kind} of {path!r}"
-            elif os.path.isabs(path) and not path.startswith("/proc/"):
-                mode = os.stat(path).st_mode if os.path.exists(path) else stat.S_IFREG
-                assert stat.S_ISREG(mode) or stat.S_ISDIR(mode), f"opened {path!r}"
-
-    @contextlib.contextmanager
-    def _watching(self) -> Iterator[None]:
-        self._seen.clear()
-        self._on = True
-        try:
-            yield
-        finally:
-            self._on = False
-
-
-def _is_fd(path: object) -> bool:
-    return path is None or isinstance(path, int)
-
-
-def _below(path: str, allowed: tuple[str, ...]) -> bool:
-    code = (sys.prefix, sys.base_prefix, os.path.dirname(patcher.__path__[0]), "/proc/self/")
-    return not path or os.path.normpath(path).startswith((*allowed, *code))
-
-
-@cache
-def watch() -> Watch:
-    """The one watch of this process: an audit hook stays for good."""
-    return Watch()
 
 
 @cache
@@ -191,6 +123,45 @@ def _record(data: bytes) -> None:
 
 
 @cache
+def _mirror() -> Path:
+    """A mirror with a FIFO and links that lead elsewhere, under names that a manifest may list."""
+    root = sandbox().parent / "mirror"
+    (root / "sub").mkdir(parents=True)
+    (root / ".ckpt-patch").mkdir()
+    (root / "config.json").write_bytes(samples.AFTER["config.json"])
+    (root / "hf_quant_config.json").symlink_to("../secret")
+    os.mkfifo(root / "sub" / "a.json")
+    (root / "sub" / "model.safetensors").symlink_to("/dev/zero")
+    return root
+
+
+def _manifest(data: bytes) -> bool:
+    """What it lists is looked at, nothing beside it; also with a hash that fits."""
+    with contextlib.suppress(ValueError, RecursionError):
+        body = json.loads(data)
+        if isinstance(body, dict):
+            body.pop("sha256", None)
+            data = json.dumps(body | {"sha256": manifest._hash(body)}).encode()
+    root = str(_mirror())
+    (_mirror() / manifest.PATH).write_bytes(data)
+    with watch().reading_only(root):
+        try:
+            read = manifest.read(root)
+            assert read is not None
+            problems = verifying.here(root, read)
+        except RefusedError:
+            return False
+    paths = [*read.folders, *read.folder_links, *(file.path for file in read.files)]
+    assert all(os.path.normpath(f"/mirror/{path}") == f"/mirror/{path}" for path in paths)
+    assert {each.file for each in problems} <= {*paths, *_below_mirror()}
+    return True
+
+
+def _below_mirror() -> set[str]:
+    return {str(path.relative_to(_mirror())) for path in _mirror().rglob("*")}
+
+
+@cache
 def sandbox() -> Path:
     """A checkpoint among things that it must not reach."""
     above = tempfile.mkdtemp(prefix="hostile-", dir=_memory_folder())
@@ -255,7 +226,7 @@ def _commands(data: bytes) -> bool:
         assert not _RAW.search(said), (words, said)
         codes.append(code)
     assert (root.parent / "secret").read_bytes() == b"secret"
-    assert set(os.listdir(root.parent)) <= {"checkpoint", "secret", "xdg"}
+    assert set(os.listdir(root.parent)) <= {"checkpoint", "mirror", "secret", "xdg"}
     return codes[0] in {0, 1}
 
 
@@ -276,6 +247,7 @@ TARGETS: dict[str, Callable[[bytes], bool]] = {
     "recipe": _refusing(_recipe),
     "record": _refusing(_record),
     "plan": _refusing(_plan, _beside_a_checkpoint),
+    "manifest": _manifest,
     "metadata": _refusing(_metadata),
     "commands": _commands,
 }

@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 
 from patcher import recipes
 from patcher.edits import sha256
+from patcher.mirroring import manifest
+from patcher.mirroring.manifest import MirroredFile
 from patcher.planning import SCHEMA as PLAN_SCHEMA
 from patcher.transaction import record
 
@@ -51,6 +53,34 @@ def _record_seed() -> bytes:
     ).encode()  # fmt: skip
 
 
+def _manifest_seed() -> bytes:
+    digest = sha256(b"")
+    weights = MirroredFile(
+        "sub/model.safetensors", "weights", 7, link="symlink", link_target="../../snapshot/sub",
+        inode=1, mtime_ns=samples.MTIME_NS,
+    )  # fmt: skip
+    edits = [
+        MirroredFile(
+            edit.file, "patched", len(edit.before), edit.before_sha256, edit.after_sha256,
+            patch=edit.patch, inverse=edit.inverse,
+        )
+        for edit in samples.change().edits
+    ]  # fmt: skip
+    return manifest.encode(
+        manifest.Manifest(
+            tool_version="0.1.0",
+            source=manifest.Source("/models/name", "directory", "org/name", "main"),
+            target={"gpu": "sm120"},
+            releases={"engine": "vllm", "runs": [], "needed_for": ["0.16.0"]},
+            recipe={"id": "r", "version": 1, "sha256": digest},
+            link="auto",
+            folders=("sub",),
+            folder_links={"other": "sub"},
+            files=(*edits, MirroredFile("sub/a.json", "copied", 2, digest, digest), weights),
+        )
+    )
+
+
 _CONFIG, _OTHER = samples.BEFORE.values()
 _TENSORS = b'{"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},"__metadata__":{"k":"v"}}'
 _MODEL, _MODEL_OTHER = (
@@ -68,6 +98,7 @@ SEEDS: dict[str, list[bytes]] = {
     "recipe": [path.read_bytes() for path in sorted(recipes.folder().glob("*.toml"))],
     "record": [_record_seed()],
     "plan": [_plan_seed()],
+    "manifest": [_manifest_seed()],
     "metadata": [_MODEL + b"\0" + _MODEL_OTHER, _CONFIG + b"\0" + _OTHER, _OTHER + b"\0" + _CONFIG],
     "commands": [
         b"\0".join((_MODEL, _MODEL_OTHER, _INDEX.replace(b"../secret", b"model.safetensors"))),
@@ -85,7 +116,7 @@ TOKENS = [
     b".ckpt-patch", b"kv_cache_scheme", b"kv_cache_quant_algo", b"quantization_config", b"FP8",
     b"NVFP4", b"modelopt", b"compressed-tensors", b"quark", b"layers", b"head_dim", b"[]", b"{}",
     b"0", b"-1", b"18446744073709551616", b'"op":"remove"', b'"path":"/"', b'"path":""', b"~2",
-    b"[[rule]]", b"'''", b"1979-05-27T07:32:00Z", b"\xef\xbb\xbf",
+    b"[[rule]]", b"weights", b"symlink", b"'''", b"1979-05-27T07:32:00Z", b"\xef\xbb\xbf",
 ]  # fmt: skip
 
 _junk = st.one_of(st.sampled_from(TOKENS), st.binary(max_size=6))

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from faults.harness import Action
-    from faults.operations import Operation
+    from faults.operation import Operation
 
 Call = tuple[str, str]
 
@@ -41,9 +41,10 @@ _CLEAN_BEFORE = {
 
 def calls(scratch: Path, operation: Operation, mutate: Action | None = None) -> list[Call]:
     """The mutating calls of a command, in a child that may be mutated first."""
-    root = samples.build(scratch / "order" / "snapshot")
-    operation.before(root)
-    log = scratch / "order" / "calls"
+    home = scratch / "order"
+    operation.build(home / "template")
+    root = operation.place(home / "template", home / "case")
+    log = home / "calls"
 
     def recorded(at: Path) -> None:
         if mutate is not None:

@@ -5,17 +5,14 @@ from __future__ import annotations
 import shutil
 from typing import TYPE_CHECKING
 
-from faults import samples
-from faults.harness import PROMISES, Answer, Campaign, Fault, die, run
-
-from patcher import transaction
+from faults.harness import Answer, Campaign, Fault, die, run
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
     from faults.disk import Disk
-    from faults.operations import Operation
+    from faults.operation import Operation
 
 
 def campaign(
@@ -26,30 +23,25 @@ def campaign(
     A number beyond the last call means: right after exit 0, when the change must be there without
     any recovery. The loop ends with it.
     """
-    template = scratch / "template"
-    root = samples.build(template / "snapshot")
-    pristine = samples.picture(root)
-    operation.before(root)
+    pristine = operation.build(scratch / "template")
     result = Campaign()
     for number in at:
-        case = disk.path / "case"
-        shutil.copytree(template, case, symlinks=True)
+        root = operation.place(scratch / "template", disk.path / "case")
         disk.sync()
-        ran = run(operation.action, case / "snapshot", _cut(disk, how), number)
+        ran = run(operation.action, root, _cut(disk, how), number)
         if not ran.fired:
             assert ran.code == 0
             disk.cut(how)
         disk.restart()
-        if not ran.fired:
-            assert transaction.status(case / "snapshot").state != "interrupted", "exit 0, then lost"
-        outcome = operation.verify(case / "snapshot", pristine)
-        assert outcome in PROMISES[ran.code, ran.slug], (number, ran, outcome)
-        shutil.rmtree(case)
+        assert ran.fired or operation.kept(root), "exit 0, then lost"
+        outcome = operation.verify(root, pristine)
+        assert outcome in operation.promised(ran.code, ran.slug), (number, ran, outcome)
+        shutil.rmtree(disk.path / "case")
         result.ends[ran.code, outcome] += 1
         if not ran.fired:
             break
         result.points += 1
-    shutil.rmtree(template)
+    shutil.rmtree(scratch / "template")
     return result
 
 
