@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo peers test lint types unit conformance faults lowest clean
+.PHONY: demo peers test lint types unit conformance parsers faults bench lowest clean
 
 demo: $(VENV)/.run
 	@PATH="$(abspath $(BIN)):$$PATH" sh fixtures/demo.sh
@@ -24,9 +24,18 @@ unit: $(VENV)/.dev peers
 conformance: $(VENV)/.dev
 	cd tests && "$(abspath $(BIN))/python" -m conformance
 
+# Every patch of every real checkpoint through the releases' own parsers; prints a table. Fetches the
+# files of a release that it touches, once.
+parsers: $(VENV)/.dev
+	cd tests && "$(abspath $(BIN))/python" -m parsers
+
 # Every fault at every call, every power cut, every race; prints a table.
 faults: $(VENV)/.dev
 	cd tests && "$(abspath $(BIN))/python" -m faults
+
+# Our commands beside what cannot be beaten and what others use; some minutes, prints a table.
+bench: $(VENV)/.bench
+	$(BIN)/python benchmarks
 
 # The suite with the lowest versions that pyproject.toml allows, as beside an old engine. Left out: the
 # long proofs of the writing layer, which do not depend on versions, and the comparisons with jsonpatch
@@ -59,6 +68,10 @@ $(VENV)/.run: pyproject.toml $(VENV)/bin/python
 
 $(VENV)/.dev: pyproject.toml $(VENV)/bin/python
 	$(BIN)/python -m pip install --quiet -e '.[dev]'
+	@touch $@ $(VENV)/.run
+
+$(VENV)/.bench: pyproject.toml $(VENV)/bin/python
+	$(BIN)/python -m pip install --quiet -e '.[bench]'
 	@touch $@ $(VENV)/.run
 
 clean:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from patcher import checking, planning, transaction
 from patcher.checkpoint import open_checkpoint
-from patcher.in_cache import open_in_cache, writable_root
+from patcher.in_cache import located, open_in_cache, require_commit, writable_root
 
 if TYPE_CHECKING:
     import os
@@ -32,14 +32,16 @@ if TYPE_CHECKING:
     StrPath = str | os.PathLike[str]
 
 
-def check(path: StrPath, target: Target) -> Verdict:
+def check(path: StrPath, target: Target, *, full: bool = False) -> Verdict:
     """What the target does with the checkpoint at ``path``. Reads no weights, changes nothing.
+
+    ``full``: read and check the header of every shard too.
 
     Raises:
         UnreadableError: a file cannot be read or does not describe a model.
         RefusedError: TensorRT-LLM's own layout.
     """
-    return checking.check(open_checkpoint(path), target)
+    return checking.check(open_checkpoint(path), target, full=full)
 
 
 def plan(path: StrPath, target: Target, recipe: str | None = None) -> Plan:
@@ -90,9 +92,7 @@ def undo(
     Raises:
         RefusedError: a file was edited since, or a saved original is damaged; nothing was written.
     """
-    from pathlib import Path  # noqa: PLC0415 - lazy: the type is needed only here
-
-    undone = transaction.undo(Path(path), merge=merge, force=force, wait=wait)
+    undone = transaction.undo(located(path), merge=merge, force=force, wait=wait)
     return undone.transactions[0].record if undone.transactions else None
 
 
@@ -107,6 +107,8 @@ def mirror(  # noqa: PLR0913 - the options of the command
 ) -> Mirrored:
     """Make a patched copy whose weights are links; the source is not changed.
 
+    Of a Hub id, what the cache does not have is downloaded first.
+
     ``link``: ``auto`` (reflink, else hardlink, else symlink), one of these, or ``copy``.
     ``config_only``: only what vLLM's ``--hf-config-path`` reads; no weights are linked.
 
@@ -116,11 +118,14 @@ def mirror(  # noqa: PLR0913 - the options of the command
         WriteError: the disk failed and nothing is left of it.
     """
     from patcher import mirroring  # noqa: PLC0415 - lazy: only this call needs it
+    from patcher.mirroring.source import downloaded  # noqa: PLC0415 - the same
 
     checkpoint = open_checkpoint(source)
     made = planning.plan(checkpoint, target, recipe)
     if config_only:
         checkpoint = mirroring.config_folder.downloaded(checkpoint)
+    else:
+        checkpoint, made = downloaded(checkpoint, made, recipe)
     return mirroring.make(
         mirroring.prepare(checkpoint, made, destination, link, config_only=config_only)
     )
@@ -164,7 +169,7 @@ def mirror_cache_revision(
 ) -> CacheRevision:
     """Make a patched revision of a snapshot in the Hub cache, beside it; no weights are copied.
 
-    ``source``: the snapshot, or the Hub id of a repository that is completely in the cache.
+    ``source``: the snapshot, or a Hub id: what the cache does not have is downloaded first.
     ``name``: what ``revision=`` of the Hub's library takes where it does not ask the Hub; where it
     does, take the result's ``commit``.
 
@@ -174,10 +179,13 @@ def mirror_cache_revision(
         WriteError: the disk failed and the name means what it did.
     """
     from patcher.mirroring import cache_revision, cache_standing  # noqa: PLC0415 - lazy
+    from patcher.mirroring.source import downloaded  # noqa: PLC0415 - the same
 
+    require_commit(source)
     checkpoint = open_checkpoint(source)
     cache_standing.require_free(checkpoint, name)
     made = planning.plan(checkpoint, target, recipe)
+    checkpoint, made = downloaded(checkpoint, made, recipe)
     return cache_revision.make(cache_revision.prepare(checkpoint, made, name))
 
 

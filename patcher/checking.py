@@ -27,7 +27,7 @@ def check(checkpoint: Checkpoint, target: Target, *, full: bool = False) -> Verd
 
     Without a release it is the portable verdict over all known ones. Reads no weights; the k/v
     scale tensors are counted from the index or the shard headers, and only when static quantization
-    is declared and obeyed, and nothing keeps the engine from starting.
+    is declared and obeyed.
 
     ``full``: check the header of every shard too, whatever the verdict.
 
@@ -53,6 +53,7 @@ def judge(
         capability=target.gpu.capability,
         kv_cache_dtype=target.kv_cache_dtype,
         attention_backend=target.attention_backend,
+        decode_attention_backend=target.decode_attention_backend,
     )
     if target.engine is None or target.version is None:
         from patcher import portable  # noqa: PLC0415 - lazy: it brings the recipes along
@@ -100,8 +101,7 @@ def _judge(
     decided = _decided_by(answer)
     scaled = _scaled(subject, decided)
     conflict = bool(answer.refusals)
-    # What does not start uses no scales.
-    scales = checkpoint.scales(full=full) if full or (scaled and not conflict) else None
+    scales = checkpoint.scales(full=full) if full or scaled else None
     found: list[Finding] = [
         *findings.settled_by_scales(
             findings.of_answer(subject, answer, engine, release, launch.gpu),
@@ -115,7 +115,7 @@ def _judge(
         outcome=outcome,
         findings=findings.ordered(found),
         cures=_cures(subject, engine, release, launch)
-        if conflict or findings.is_failing(answer)
+        if conflict or findings.failing(answer)
         else (),
         kv_cache_dtype=answer.resolution.kv_cache_dtype if answer.resolution else None,
         facts_version=release,

@@ -75,12 +75,17 @@ def patches(
     tried: tuple[Attempt, ...], engine: str, release: str, launch: Launch
 ) -> tuple[Cure, ...]:
     """Those after which this release runs."""
-    return tuple(one.cure for one in tried if runs(_answer(one.subject, engine, release, launch)))
+    answers = [(one.cure, _answer(one.subject, engine, release, launch)) for one in tried]
+    return tuple(
+        replace(cure, effect=f"{cure.effect}{_risk(answer)}")
+        for cure, answer in answers
+        if runs(answer)
+    )
 
 
 def runs(answer: Answer) -> bool:
     """Whether the release starts, and no kernel is expected to fail."""
-    return not (answer.refusals or answer.unknown or findings.is_failing(answer))
+    return not (answer.refusals or answer.unknown or findings.failing(answer))
 
 
 def _answer(subject: Subject, engine: str, release: str, launch: Launch) -> Answer:
@@ -120,12 +125,13 @@ def _flag(answer: Answer, *argv: str) -> Cure:
     assert answer.resolution is not None
     dtype = answer.resolution.kv_cache_dtype
     held = "the model's dtype" if dtype == "auto" else dtype
-    risk = "; wrong unless all stored scales are 1.0 (KV015)" if _scaled(answer) else ""
-    return Cure("flag", f"{_UNTOUCHED}; the cache holds {held}{risk}", argv=argv)
+    return Cure("flag", f"{_UNTOUCHED}; the cache holds {held}{_risk(answer)}", argv=argv)
 
 
-def _scaled(answer: Answer) -> bool:
-    return any(notice.finding == "KV015" for notice in answer.notices)
+def _risk(answer: Answer) -> str:
+    """Of an engine that goes on applying the scales of a cache that is no longer quantized."""
+    scaled = any(notice.finding == "KV015" for notice in answer.notices)
+    return "; wrong unless all stored scales are 1.0 (KV015)" if scaled else ""
 
 
 def _overrides(subject: Subject, engine: str, release: str, launch: Launch) -> Iterator[Cure]:
@@ -164,16 +170,19 @@ def _neutral_block(subject: Subject, answer: Answer) -> Any:
 def _backends(subject: Subject, engine: str, release: str, launch: Launch) -> Iterator[Cure]:
     """Another backend with which the release keeps the declared dtype."""
     before = _answer(subject, engine, release, launch)
-    plain = replace(launch, attention_backend=None)
-    names = [_answer(subject, engine, release, plain).selected] if launch.attention_backend else []
+    plain = replace(launch, attention_backend=None, decode_attention_backend=None)
+    names = [_answer(subject, engine, release, plain).selected] if plain != launch else []
     if engine == "vllm":
         names += [backend.name for backend in before.backends if backend.accepts]
     for name in dict.fromkeys(names):
         if name is None or release in NO_BACKEND_FLAG:
             continue
-        answer = _answer(subject, engine, release, replace(launch, attention_backend=name))
+        answer = _answer(subject, engine, release, replace(plain, attention_backend=name))
         if runs(answer) and answer.resolution is not None:
-            yield _flag(answer, "--attention-backend", name)
+            cure = _flag(answer, "--attention-backend", name)
+            dropped = "instead of --decode-attention-backend; "
+            decode = launch.decode_attention_backend
+            yield replace(cure, effect=f"{dropped if decode else ''}{cure.effect}")
             return
 
 

@@ -12,11 +12,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from patcher import foreign, hub, mirroring, transaction
-from patcher.checkpoint import METADATA_FILES
+from patcher import foreign, mirroring, transaction
 from patcher.errors import CkptPatchError
 from patcher.headers.files import StrPath, quoted, read_whole
 from patcher.headers.index import unsafe
+from patcher.in_cache import located
 from patcher.jsontext import CONFIG_LIMITS
 from patcher.origin import has_digest, locate, noted_digest, origin_of
 from patcher.report.human import shell_path
@@ -41,6 +41,7 @@ COMMANDS = {
 
 _OPTIONS = (
     ("gpu", "--target"), ("attention_backend", "--backend"), ("kv_cache_dtype", "--kv-cache-dtype"),
+    ("decode_attention_backend", "--decode-backend"),
 )  # fmt: skip
 _MAX_NOTE = 4096  # bytes; a ref is one line
 _SHORT = 12  # characters of a commit
@@ -61,18 +62,11 @@ def look(path: StrPath) -> Look:
         UnreadableError: no checkpoint directory.
         RefusedError: ``.ckpt-patch`` is a link or another user's.
     """
-    root = _root(path)
+    root, _ = locate(located(path))
     present = transaction.status(root)
     refined = (refine(root, present) for refine in _REFINEMENTS)
     present = next(filter(None, refined), present)
     return Look(root, present if present.commands else _with_commands(present, root))
-
-
-def _root(path: StrPath) -> Path:
-    if hub_id := hub.remote(os.fspath(path)):
-        limit = CONFIG_LIMITS.size
-        return hub.fetch_metadata(hub_id, METADATA_FILES, limit=limit, no_network=True).folder
-    return locate(path)[0]
 
 
 def _with_commands(present: Status, root: Path) -> Status:

@@ -105,6 +105,7 @@ def recorded_target(checkpoint: Checkpoint) -> Target | None:
         said["version"],
         said["attention_backend"],
         said["kv_cache_dtype"],
+        said.get("decode_attention_backend"),  # older records have none
     )
 
 
@@ -199,7 +200,14 @@ def _evidence(before: Checkpoint, after: Checkpoint, target: Target) -> Iterator
 def _survey(
     subject: Subject, engine: str, gpu: gpus.Gpu, target: Target
 ) -> tuple[ReleaseAnswer, ...]:
-    launch = Launch(gpu.name, gpu.capability, target.kv_cache_dtype, target.attention_backend)
+    launch = Launch(
+        gpu.name,
+        gpu.capability,
+        target.kv_cache_dtype,
+        target.attention_backend,
+        # The evidence asks other engines too.
+        target.decode_attention_backend if engine == "sglang" else None,
+    )
     return releases.survey(subject, engine, launch, portable.neutral(subject))
 
 

@@ -11,7 +11,7 @@ from patcher.verdict import FAILING, Finding, Location
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from patcher.engines.base import Answer, Place
+    from patcher.engines.base import Answer, Notice, Place
     from patcher.headers import ScaleCounts, ScaleValues
     from patcher.metadata.declarations import Declaration
     from patcher.subject import Subject
@@ -40,9 +40,9 @@ NOT_KV = "KV016"
 QUIET = {"none", "unreadable"}
 
 
-def is_failing(answer: Answer) -> bool:
-    """Whether the release starts and is expected to fail at run time, in a kernel."""
-    return any(notice.message.startswith(FAILING) for notice in answer.notices)
+def failing(answer: Answer) -> list[Notice]:
+    """What is expected to fail at run time, in a kernel, although the release starts."""
+    return [notice for notice in answer.notices if notice.message.startswith(FAILING)]
 
 
 def of_answer(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from patcher import hub
@@ -15,10 +16,11 @@ from patcher.checkpoint import METADATA_FILES, open_checkpoint
 from patcher.errors import RefusedError, UnreadableError, UsageError
 from patcher.headers.files import StrPath, quoted
 from patcher.hub import cache
+from patcher.jsontext import CONFIG_LIMITS
+from patcher.target import command_line
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from pathlib import Path
 
     from patcher.checkpoint import Checkpoint
 
@@ -56,6 +58,21 @@ def open_in_cache(path: StrPath, *, no_network: bool = False) -> Checkpoint:
     return replace(found, origin=replace(found.origin, notes=(note,)))
 
 
+def located(path: StrPath) -> Path:
+    """What a command on a directory is about: of a Hub id, its snapshot in the cache.
+
+    Opens no connection; other paths are returned as they are.
+
+    Raises:
+        UnreadableError: the cache has none.
+    """
+    hub_id = hub.remote(os.fspath(path))
+    if hub_id is None:
+        return Path(path)
+    limit = CONFIG_LIMITS.size
+    return hub.fetch_metadata(hub_id, METADATA_FILES, limit=limit, no_network=True).folder
+
+
 def writable_root(
     checkpoint: Checkpoint, target: Mapping[str, Any], *, in_cache: bool = False
 ) -> Path:
@@ -71,10 +88,9 @@ def writable_root(
     """
     if in_cache or checkpoint.origin.kind != "hub":
         return checkpoint.root
-    name, options = checkpoint.name, target_options(target)
-    copy = quoted(f"{(checkpoint.origin.repo_id or '').rpartition('/')[2]}-{target['gpu']}")
+    name, options = checkpoint.name, command_line(target)
     ways = {
-        "a copy whose weights are links": f"mirror {options} {name} {copy}",
+        "a copy whose weights are links": mirror_words(name, target, checkpoint.origin.repo_id),
         "a revision of its own in the cache": f"mirror {options} {name} --cache-revision "
         f"patched-{target['gpu']}",
         "the snapshot in the cache": f"apply --in-cache {options} {name}",
@@ -86,10 +102,11 @@ def writable_root(
     )
 
 
-def target_options(target: Mapping[str, Any]) -> str:
-    """``--target sm120 --engine vllm==0.16.0``, from a target in its JSON form."""
-    engine = "==".join(filter(None, (target["engine"], target["version"])))
-    return f"--target {target['gpu']}{f' --engine {engine}' if engine else ''}"
+def mirror_words(source: str, target: Mapping[str, Any], repo_id: str | None = None) -> str:
+    """``mirror --target sm120 org/name name-sm120``: a command for a copy beside where we are."""
+    name = os.path.basename(repo_id or source.rstrip("/"))
+    place = quoted(f"{name}-{target['gpu']}")
+    return f"mirror {command_line(target)} {quoted(source)} {place}"
 
 
 def require_commit(path: StrPath) -> None:
@@ -116,10 +133,10 @@ def refuse_own(snapshot: Path) -> None:
     made = manifest.read(str(snapshot)) if cache.repository(snapshot) else None
     if made is None:
         return
-    source = made.source
+    source, name = made.source, cache.name_of(snapshot) or f"patched-{made.target['gpu']}"
     raise RefusedError(
         "is a revision that ckpt-patch made, not one of the repository. Nothing was written",
         path=str(snapshot),
         hint="patch what it was made from: ckpt-patch mirror "
-        f"{target_options(made.target)} {source.repo_id}@{source.revision} --cache-revision NAME",
+        f"{command_line(made.target)} {source.repo_id}@{source.revision} --cache-revision {name}",
     )

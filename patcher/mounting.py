@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from patcher import mirroring, transaction
 from patcher.errors import RefusedError, UsageError
 from patcher.headers.files import quoted
+from patcher.in_cache import located
 from patcher.origin import locate
 
 if TYPE_CHECKING:
@@ -99,13 +100,13 @@ def mounts(path: StrPath, at: str) -> Mounts:
             f"{at!a} is no absolute path of a checkpoint in a container",
             hint=f"ckpt-patch mounts --at /models/NAME {quoted(path)}",
         )
-    root, _ = locate(path)
+    root, _ = locate(located(path))
     source, names = _of_mirror(root) or (None, _of_checkpoint(root))
     if not names:
         raise RefusedError(
             "nothing is patched here, so there is nothing to mount",
             path=str(root),
-            hint=f"ckpt-patch mirror --config-only {quoted(root)} DEST",
+            hint=f"ckpt-patch mirror --config-only {quoted(root)} {quoted(root.name)}-patched",
         )
     return Mounts(str(root), place, source, tuple(_mount(root, place, *each) for each in names))
 

@@ -169,9 +169,10 @@ def has_digest(data: bytes, digest: str | None) -> bool:
     """Whether bytes have the hash by which the Hub names a file: git's sha1, or sha256."""
     import hashlib  # noqa: PLC0415 - lazy: it loads OpenSSL, and few commands hash
 
+    from patcher.hub.cache import blob_id  # noqa: PLC0415 - the same
+
     if digest is not None and len(digest) == _SHA1_LENGTH:
-        blob = b"blob %d\0" % len(data) + data
-        return hashlib.sha1(blob, usedforsecurity=False).hexdigest() == digest
+        return blob_id(data) == digest
     return hashlib.sha256(data).hexdigest() == digest
 
 

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from patcher.verdict import Cure, Finding, Verdict
 
 SCHEMA = "ckpt-patch/plan@1"
+#: The finding that scales are applied to a cache that is not quantized.
+SPOILED = "KV015"
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +106,22 @@ def plan(checkpoint: Checkpoint, target: Target, recipe: str | None = None) -> P
         _edit(checkpoint.documents[file], patch) for file, patch in sorted(operations.items())
     )
     after = check(_patched(checkpoint, edits), target)
+    _refuse_corruption(checkpoint, before, after)
     return Plan(before, after, chosen, edits)
+
+
+def _refuse_corruption(checkpoint: Checkpoint, before: Verdict, after: Verdict) -> None:
+    """Stop where the engine would apply scales to the patched checkpoint that are not 1.0."""
+    spoiled = [item for item in after.findings if item.id == SPOILED]
+    if not spoiled or any(item.id == SPOILED for item in before.findings):
+        return
+    if checkpoint.scale_values() is None:  # nobody knows; the command warns
+        return
+    others = [describe(cure) for cure in before.cures if cure.kind != "patch"]
+    raise RefusedError(
+        f"{SPOILED}: with the patch, {spoiled[0].message}. Nothing was changed",
+        hint="; ".join(others) or f"keep the quantized cache; ckpt-patch explain {SPOILED}",
+    )
 
 
 def _refuse_helpless(verdict: Verdict) -> None:

@@ -6,7 +6,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from patcher import cures, engines, findings, recipes, releases
-from patcher.verdict import Cure, Finding, Judgement, Location
+from patcher.verdict import FAILING, Cure, Finding, Judgement, Location
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -24,17 +24,19 @@ STATES = {
     "refuses": "obeys it and does not start",
     "no-backend": "cannot run this model on this GPU at all",
     "runs": "obeys it and runs",
+    "fails": "starts, and a kernel is expected to fail at run time",
     "unknown": "is not known",
 }
 
 
 def judge(subject: Subject, engine: str, launch: Launch) -> Judgement:
-    """A conflict if any release that reads the declaration refuses it on this GPU."""
+    """A conflict if a release that reads the declaration refuses it here, or if none starts."""
     survey = releases.survey(subject, engine, launch, neutral(subject))
     refusing = any(item.state == "refuses" for item in survey)
-    judged = any(item.state != "unknown" for item in survey)
-    outcome: Outcome = "conflict" if refusing else "compatible" if judged else "unknown"
-    obeyed = [item.kv_cache_dtype for item in survey if item.state in {"runs", "refuses"}]
+    works = any(item.state in {"runs", "ignores", "fails"} for item in survey)
+    conflict = refusing or _starts_nowhere(survey)
+    outcome: Outcome = "conflict" if conflict else "compatible" if works else "unknown"
+    obeyed = [item.kv_cache_dtype for item in survey if item.state in {"runs", "fails", "refuses"}]
     found = [*_findings(subject, engine, launch.gpu, survey), *findings.of_files(subject, None)]
     return Judgement(
         outcome=outcome,
@@ -51,6 +53,10 @@ def neutral(subject: Subject) -> Operations:
     off = recipes.find("kv-cache-model-dtype").operations(subject.declarations, ())
     repair = recipes.find("kv-cache-repair").operations((), subject.missing)
     return {file: [*off.get(file, ()), *repair.get(file, ())] for file in {**off, **repair}}
+
+
+def _starts_nowhere(survey: tuple[ReleaseAnswer, ...]) -> bool:
+    return {item.state for item in survey} == {"no-backend"}
 
 
 def _of_state(survey: tuple[ReleaseAnswer, ...], *states: str) -> list[str]:
@@ -82,10 +88,18 @@ def _findings(
             f"on {gpu}",
             places,
         )
-    for finding, group in _by_finding(survey, "no-backend").items():
+    for finding, group in _by_finding(survey, "fails").items():
         yield Finding(
             finding,
             "warning",
+            f"{name} {releases.ranges(group, known)} starts on {gpu}, and a kernel is {FAILING} at "
+            f"run time; which one: --engine {engine}=={group[-1]}",
+            places,
+        )
+    for finding, group in _by_finding(survey, "no-backend").items():
+        yield Finding(
+            finding,
+            "error" if _starts_nowhere(survey) else "warning",
             f"{name} {releases.ranges(group, known)} cannot run this model on {gpu}, whatever the "
             "files say about the KV cache",
         )
@@ -95,7 +109,7 @@ def _cures(
     subject: Subject, engine: str, launch: Launch, survey: tuple[ReleaseAnswer, ...]
 ) -> Iterator[Cure]:
     """The releases after the last bad one, then the recipe that helps most of the refusing ones."""
-    bad = {"refuses", "no-backend"}
+    bad = {"refuses", "no-backend", "fails"}
     later = survey[max(i for i, item in enumerate(survey) if item.state in bad) + 1 :]
     if later:
         cache = later[0].kv_cache_dtype

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from patcher import engines
 from patcher.engines.base import Place
-from patcher.findings import NOT_KV, QUIET
+from patcher.findings import NOT_KV, QUIET, failing
 from patcher.verdict import ReleaseAnswer
 
 if TYPE_CHECKING:
@@ -60,6 +60,9 @@ def _judge(
     if answer.unknown:
         return ReleaseAnswer(engine, release, "unknown", None)
     reads = _reads_a_quantized_statement(subject, answer)
+    expected = failing(answer)
+    if expected and not answer.refusals:
+        return ReleaseAnswer(engine, release, "fails", dtype, expected[0].finding)
     if not answer.refusals:
         return ReleaseAnswer(engine, release, "runs" if reads else "ignores", dtype)
     cured = quiet is not subject and not (

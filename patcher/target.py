@@ -43,6 +43,7 @@ class Target:
         version: the release in PEP 440's normal form; ``None`` where only the engine is known.
         attention_backend: value of the launch flag, ``None`` when it is not given.
         kv_cache_dtype: value of the launch flag, ``"auto"`` when it is not given.
+        decode_attention_backend: value of SGLang's launch flag, ``None`` when it is not given.
     """
 
     gpu: gpus.Gpu
@@ -50,6 +51,7 @@ class Target:
     version: str | None = None
     attention_backend: str | None = None
     kv_cache_dtype: str = "auto"
+    decode_attention_backend: str | None = None
 
     @classmethod
     def parse(
@@ -59,6 +61,7 @@ class Target:
         engine: str | None = None,
         attention_backend: str | None = None,
         kv_cache_dtype: str = "auto",
+        decode_attention_backend: str | None = None,
     ) -> Target:
         """The target that the texts describe.
 
@@ -69,12 +72,18 @@ class Target:
                 one is installed, otherwise none (a portable verdict).
             attention_backend: value of the engine's launch flag.
             kv_cache_dtype: value of the engine's launch flag.
+            decode_attention_backend: value of SGLang's launch flag.
 
         Raises:
-            UsageError: something is unknown, or ``"auto"`` finds none or several.
+            UsageError: something is unknown, or ``"auto"`` finds none or several; or a backend for
+                decoding is asked of an engine without such a flag.
         """
         targets = cls.parse_all(
-            gpu, engine=engine, attention_backend=attention_backend, kv_cache_dtype=kv_cache_dtype
+            gpu,
+            engine=engine,
+            attention_backend=attention_backend,
+            kv_cache_dtype=kv_cache_dtype,
+            decode_attention_backend=decode_attention_backend,
         )
         if len(targets) > 1:
             names = ", ".join(target.gpu.name for target in targets)
@@ -90,6 +99,7 @@ class Target:
         engine: str | None = None,
         attention_backend: str | None = None,
         kv_cache_dtype: str = "auto",
+        decode_attention_backend: str | None = None,
     ) -> tuple[Target, ...]:
         """Like ``parse``; ``"auto"`` gives one target for each kind of GPU of this machine."""
         here = gpus.detect() if gpu.strip().lower() == "auto" else (gpus.find(gpu),)
@@ -98,7 +108,10 @@ class Target:
         if backend and name in (None, "vllm"):
             backend = backend.upper()  # vLLM's enum members; SGLang's choices are lower case
         dtype = _flag("--kv-cache-dtype", kv_cache_dtype) or "auto"
-        return tuple(cls(one, name, version, backend, dtype) for one in here)
+        decode = _flag("--decode-backend", decode_attention_backend)
+        if decode is not None and name != "sglang":
+            raise _no_decode_flag(name)
+        return tuple(cls(one, name, version, backend, dtype, decode) for one in here)
 
     def to_dict(self) -> dict[str, str | None]:
         """The ``target`` object of the JSON documents."""
@@ -108,7 +121,23 @@ class Target:
             "version": self.version,
             "attention_backend": self.attention_backend,
             "kv_cache_dtype": self.kv_cache_dtype,
+            "decode_attention_backend": self.decode_attention_backend,
         }
+
+
+def command_line(target: Mapping[str, str | None]) -> str:
+    """``--target sm120 --engine vllm==0.16.0``: the options that mean a target in its JSON form."""
+    from shlex import quote  # noqa: PLC0415 - lazy: only refusals and conflicts print commands
+
+    dtype = target.get("kv_cache_dtype")
+    options = {
+        "--target": target["gpu"],
+        "--engine": "==".join(filter(None, (target["engine"], target["version"]))),
+        "--backend": target.get("attention_backend"),
+        "--decode-backend": target.get("decode_attention_backend"),
+        "--kv-cache-dtype": None if dtype == "auto" else dtype,
+    }
+    return " ".join(f"{name} {quote(value)}" for name, value in options.items() if value)
 
 
 def installed_engines() -> Mapping[str, str]:
@@ -172,6 +201,15 @@ def _unknown_engine(name: str) -> UsageError:
     close = get_close_matches(name.lower()[:40], _ENGINES, n=1, cutoff=0.7)
     guess = f"; did you mean {close[0]}?" if close else "; known: vllm, sglang, trtllm"
     return UsageError(f"unknown engine {name[:40]!r}{guess}", hint=_FORMS)
+
+
+def _no_decode_flag(engine: str | None) -> UsageError:
+    names = {"vllm": "vLLM", "trtllm": "TensorRT-LLM"}
+    asked = "no engine is named" if engine is None else f"{names[engine]} has no such flag"
+    return UsageError(
+        f"--decode-backend is a launch flag of SGLang, and {asked}",
+        hint="leave it out, or name an SGLang release, for example --engine sglang==0.5.23",
+    )
 
 
 def _flag(name: str, value: str | None) -> str | None:

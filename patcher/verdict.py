@@ -106,13 +106,14 @@ class ReleaseAnswer:
     """What one release does, for the portable verdict.
 
     ``state`` is ``ignores`` (starts, does not read the declaration), ``runs`` (starts with what is
-    declared), ``refuses`` (reads the declaration and does not start), ``no-backend`` (does not
-    start whatever the files say) or ``unknown``. ``finding`` is the id of why it does not start.
+    declared), ``fails`` (starts, and a kernel is expected to fail at run time), ``refuses`` (reads
+    the declaration and does not start), ``no-backend`` (does not start whatever the files say) or
+    ``unknown``. ``finding`` is the id of why it does not start, or fails.
     """
 
     engine: str
     release: str
-    state: Literal["ignores", "runs", "refuses", "no-backend", "unknown"]
+    state: Literal["ignores", "runs", "fails", "refuses", "no-backend", "unknown"]
     kv_cache_dtype: str | None
     finding: str | None = None
 

@@ -440,6 +440,21 @@ def test_verify(hub_cache: Cache, made: CacheRevision, run: Run) -> None:
     assert run("verify", "-q", made.path).out == "edited config.json\n"
 
 
+def test_a_name_that_only_the_cache_knows_is_told(
+    hub_cache: Cache, made: CacheRevision, run: Run
+) -> None:
+    typed = f"{REPO}@{NAME}"
+    done = run("check", *TARGET, typed)
+    refused(done, 4, f"the repository has no revision {NAME}, and the cache has one of that name")
+    command = done.err.rpartition(": ckpt-patch ")[2].split()
+    assert run(*command).code == 0
+    assert run("check", *TARGET, "--no-network", typed).code == 0
+    assert run("verify", typed).out.startswith(os.path.relpath(made.path))
+    refused(run("check", *TARGET, f"{REPO}@none"), 4, "git ls-remote ")
+    assert "cache" not in run("check", *TARGET, f"{REPO}@none").err
+    assert hub_cache.ref(NAME) == made.commit
+
+
 # --- Names
 
 
@@ -622,7 +637,7 @@ def test_a_cache_that_cannot_be_written(
     make_reachable(tmp_path)
     source = str(hub_cache.snapshot)
     done = as_nobody(run, "mirror", *TARGET, source, "--cache-revision", NAME)
-    refused(done, 3, "cannot be written. Nothing was written", f"{' '.join(TARGET)} {source} DEST")
+    refused(done, 3, "cannot be written. Nothing was written", f"{source} Kimi-K2.5-NVFP4-sm120")
     folder.chmod(0o755)
 
 

@@ -213,12 +213,6 @@ def test_bytes_read_and_memory_at_281000_tensors(large: Path, probe: Probe, *, f
     assert done.memory <= 64 * 2**20
 
 
-def test_a_conflict_reads_neither_index_nor_headers(large: Path, probe: Probe) -> None:
-    done = probe("check", *CONFLICT, str(large))
-    assert done.code == 1
-    assert [name for name in done.opened if ".safetensors" in name] == []
-
-
 def test_time_grows_with_the_tensors_and_no_faster(
     large: Path, tmp_path: Path, probe: Probe
 ) -> None:

@@ -23,7 +23,7 @@ from patcher.errors import UnreadableError
 from patcher.headers import INDEX_FILE, Header, count_scales, read_header, read_index, read_whole
 from patcher.headers.header import DTYPE_BITS
 from patcher.headers.index import unsafe
-from patcher.headers.scales import scale_of
+from patcher.headers.names import scale_of
 
 
 def tensor(start: Any, end: Any, shape: Any = (2,), dtype: Any = "F32") -> dict[str, Any]:

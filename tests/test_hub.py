@@ -41,6 +41,8 @@ SHARDS = {
     name: shard(*(key for key, file in SCALES.items() if file == name)) for name in (ONE, TWO)
 }
 VLLM_016 = ("check", "--target", "sm120", "--engine", "vllm==0.16.0")
+#: A release that starts, so that it matters whether there are scales.
+STARTS = ("check", "--target", "sm120", "--engine", "vllm==0.33.0")
 
 
 @pytest.fixture(scope="module")
@@ -202,7 +204,7 @@ def test_a_warm_cache_costs_one_request_and_an_offline_one_none(
 def test_the_index_is_fetched_only_when_scales_matter(hub: Hub, run: Run) -> None:
     assert run("inspect", REPO).code == 0
     assert not any(path.endswith(INDEX_FILE) for path in hub.paths("GET"))
-    done = run(*VLLM_016, "--json", REPO)
+    done = run(*STARTS, "--json", REPO)
     assert json.loads(done.out)["evidence"] == {
         "source": "index",
         "shards": 2,
@@ -266,6 +268,14 @@ def test_a_revision(revision: str) -> None:
     origin = open_checkpoint(f"{REPO}@{revision}").origin
     assert (origin.revision, origin.ref) == (COMMIT, revision)
     assert open_checkpoint(f"{REPO}@{revision}", no_network=True).origin.revision == COMMIT
+
+
+def test_a_file_in_a_folder_is_fetched(hub: Hub) -> None:
+    hub.repositories[REPO].files["kimi/deep/modeling.py"] = b"# code\n"
+    checkpoint = open_checkpoint(REPO)
+    assert checkpoint.remote is not None
+    checkpoint.remote.fetch("kimi/deep/modeling.py", 100)
+    assert (checkpoint.root / "kimi/deep/modeling.py").read_bytes() == b"# code\n"
 
 
 def test_a_patched_snapshot_is_judged_as_the_engine_will_see_it(hub: Hub, run: Run) -> None:
@@ -520,6 +530,41 @@ def test_a_mirror_of_a_hub_id_downloads_the_weights_once(
     assert hub.weight_bytes() == fetched
 
 
+def test_what_is_said_of_weights_that_were_downloaded(hub: Hub, run: Run) -> None:
+    first = run("mirror", *VLLM_016[1:], REPO, "one")
+    assert "Made one. Weights were downloaded and compared with their hashes, none" in first.out
+    assert hub.weight_bytes() > 0
+    second = run("mirror", *VLLM_016[1:], REPO, "two")
+    assert "Made two. Weights were neither read nor changed." in second.out
+
+
+def test_the_library_call_downloads_too(hub: Hub, tmp_path: Path) -> None:
+    import patcher
+
+    target = patcher.Target.parse("sm120", engine="vllm==0.16.0")
+    made = patcher.mirror(REPO, tmp_path / "mirror", target)
+    assert {n: (tmp_path / "mirror" / n).read_bytes() for n in SHARDS} == SHARDS
+    assert patcher.check(made.path, target).outcome == "compatible"
+    fetched = hub.weight_bytes()
+    assert patcher.mirror(REPO, tmp_path / "mirror", target).outcome == "current"
+    assert hub.weight_bytes() == fetched
+
+
+def test_passthrough_prints_what_an_engine_takes(hub: Hub, run: Run) -> None:
+    """No engine takes ``org/name@revision``; that is its snapshot, whole."""
+    fine = ("mirror", "-q", "--passthrough", *STARTS[1:])
+    assert run(*fine, REPO, "none").out == f"{REPO}\n"
+    assert run(*fine, f"hf://{REPO}", "none").out == f"{REPO}\n"
+    assert hub.weight_bytes() == 0
+    folder = open_checkpoint(REPO).root
+    offline = run(*fine, "--no-network", f"{REPO}@{COMMIT}", "none")
+    assert (offline.code, offline.out) == (4, "")  # its weights are not here
+    assert run(*fine, f"{REPO}@{COMMIT}", "none").out == f"{folder}\n"
+    assert (folder / ONE).read_bytes() == SHARDS[ONE]
+    assert run(*fine, "--no-network", f"{REPO}@{COMMIT}", "none").out == f"{folder}\n"
+    assert not Path("none").exists()
+
+
 def test_plan_and_inspect_take_hub_ids(hub: Hub, run: Run) -> None:
     assert "kv_cache_scheme" in run("plan", *VLLM_016[1:], REPO).out
     shown = run("inspect", "--json", REPO)
@@ -586,13 +631,13 @@ def child(hub_url: str, home: Path, *words: str, **variables: str) -> tuple[int,
 
 def test_the_variables_of_the_library_are_honoured(hub: Hub, tmp_path: Path) -> None:
     home = tmp_path / "home"
-    code, out, err = child(hub.url, home, *VLLM_016, "-q", REPO)
-    assert (code, out, err) == (1, "conflict KV001 KV007\n", "")
+    code, out, err = child(hub.url, home, *STARTS, "-q", REPO)
+    assert (code, out, err) == (0, "compatible KV007\n", "")
     assert (home / f"hub/models--acme--Kimi-K2.5-NVFP4/snapshots/{COMMIT}/config.json").is_file()
     hub.log.clear()
-    code, out, _ = child(hub.url, home, *VLLM_016, "-q", REPO, HF_HUB_OFFLINE="1")
-    assert (code, out) == (1, "conflict KV001 KV007\n")
-    code, out, err = child(hub.url, home, *VLLM_016, "-q", "acme/other", HF_HUB_OFFLINE="1")
+    code, out, _ = child(hub.url, home, *STARTS, "-q", REPO, HF_HUB_OFFLINE="1")
+    assert (code, out) == (0, "compatible KV007\n")
+    code, out, err = child(hub.url, home, *STARTS, "-q", "acme/other", HF_HUB_OFFLINE="1")
     assert (code, out) == (4, "")
     assert "is not in the Hub cache" in err
     assert hub.log == []

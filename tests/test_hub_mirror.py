@@ -430,7 +430,41 @@ def test_a_busy_branch_is_said(hub: Recorder, mirror: Run) -> None:
     done = mirror(REPO, f"hub://{MIRROR}")
     assert done.code == 5
     assert "somebody has committed to it, or is doing so (409)" in done.err
-    assert f"The repository {MIRROR} was created, and is empty" in done.err
+    assert (
+        f"The repository {MIRROR} was created\n" in done.err
+    )  # whose files are there is not known
+
+
+@pytest.mark.parametrize("after", ["create", "send"])
+def test_a_repository_that_somebody_fills_meanwhile_is_left_alone(
+    hub: Recorder, mirror: Run, monkeypatch: pytest.MonkeyPatch, after: str
+) -> None:
+    """Nor is it called empty, or its removal proposed."""
+    create, send = uploading.create, uploading.send
+    theirs = {"model.gguf": b"GGUF"}
+
+    def fill() -> None:
+        hub.repositories[MIRROR] = Writable(dict(theirs), "d" * 40)
+
+    def created(*words: Any, **options: Any) -> None:
+        create(*words, **options)
+        fill()
+
+    def sending(*words: Any) -> str:
+        fill()
+        return send(*words)
+
+    call = {"create": created, "send": sending}[after]
+    monkeypatch.setattr(uploading, after, call)
+    done = mirror(REPO, f"hub://{MIRROR}")
+    assert (done.code, hub.repositories[MIRROR].files) == ({"create": 3, "send": 5}[after], theirs)
+    assert not done.err.splitlines()[0].endswith("empty")
+    if after == "create":
+        assert "holds files and is not a mirror made by ckpt-patch. Nothing was written" in done.err
+        assert "hf repos delete" not in done.err
+    else:
+        assert "somebody has committed to it, or is doing so (412)" in done.err
+        assert f"or, if it is empty, remove it: hf repos delete {MIRROR}" in done.err
 
 
 def test_a_lost_answer_is_no_failure(hub: Recorder, mirror: Run) -> None:
@@ -461,7 +495,7 @@ def test_interrupted(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(uploading, "send", interrupt)
     target = Target.parse("sm120", engine="vllm==0.16.0")
-    with pytest.raises(InterruptedError_, match="Kimi-sm120 was created, and is empty") as caught:
+    with pytest.raises(InterruptedError_, match=r"Kimi-sm120 was created$") as caught:
         patcher.api.mirror_to_hub(REPO, MIRROR, target)
     assert caught.value.exit_code == 130
     assert f"hf repos delete {MIRROR}" in str(caught.value.hint)
@@ -516,7 +550,8 @@ def test_a_commit_that_is_not_taken(  # noqa: PLR0913, PLR0917 - one answer
     assert done.code == 5
     assert message in done.err
     assert hint in done.err
-    assert f"The repository {MIRROR} was created, and is empty" in done.err
+    known = "" if attempts > 1 else ", and is empty"
+    assert f"The repository {MIRROR} was created{known}\n" in done.err
     assert f"hf repos delete {MIRROR}" in done.err
     assert len(hub.posted("/commit/")) == attempts
     assert set(hub.repositories[MIRROR].files) == {".gitattributes"}
@@ -538,7 +573,7 @@ def test_a_gated_source_is_refused(hub: Recorder, mirror: Run) -> None:
     done = mirror(REPO, f"hub://{MIRROR}")
     assert (done.code, hub.sent) == (3, [])
     assert f"{REPO}: is gated" in done.err
-    assert f"ckpt-patch mirror --target sm120 {REPO} DIRECTORY" in done.err
+    assert f"ckpt-patch mirror {' '.join(TARGET)} {REPO} {REPO[5:]}-sm120\n" in done.err
 
 
 def test_weights_that_are_not_in_xet_are_refused_before_anything_is_made(
@@ -565,7 +600,8 @@ def test_what_the_hub_fails_to_copy_is_said_with_its_reason(hub: Recorder, mirro
     assert again.code == 3
     assert f"{MIRROR}: the Hub does not copy these files itself: " in again.err
     assert "Nothing was written" in again.err
-    assert "Hint: make it here and send all of it: ckpt-patch mirror SRC DIRECTORY" in again.err
+    assert "Hint: make it here and send all of it: ckpt-patch mirror acme/" in again.err
+    assert f" Kimi-sm120 && hf upload {MIRROR} Kimi-sm120\n" in again.err
 
 
 def test_a_private_source_stays_private(hub: Recorder, mirror: Run) -> None:

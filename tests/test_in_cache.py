@@ -159,6 +159,25 @@ def test_the_snapshot_alone_is_patched(hub_cache: Cache, run: Run, typed: str, c
     assert links(patched) == before
 
 
+def test_other_commands_take_the_id_too(hub_cache: Cache, run: Run) -> None:
+    hub_cache.no_sockets()
+    before = links(hub_cache.snapshot)
+    assert run(*APPLY, REPO).code == 0
+    assert run("status", "-q", REPO).out == "patched\n"
+    assert run("log", "-q", REPO).out == "0001.applied\n"
+    assert run("diff", "-q", REPO).out.split() == list(PATCHED)
+    assert run("recover", REPO).out.startswith("Nothing to recover")
+    assert f"{hub_cache.snapshot}/config.json:/m/config.json:ro" in (
+        run("mounts", "--at", "/m", f"hf://{REPO}").out
+    )
+    assert run("undo", REPO).code == 0
+    assert links(hub_cache.snapshot) == before
+    for command in ("undo", "log", "diff", "recover", "verify"):
+        done = run(command, "acme/other")
+        assert done.code == 4
+        assert done.err.startswith("Error: acme/other: is not in the Hub cache")
+
+
 def test_an_id_that_is_all_here_says_which_commit_it_is(hub_cache: Cache, run: Run) -> None:
     hub_cache.moves()
     done = run(*APPLY, REPO)
@@ -435,6 +454,6 @@ def test_a_revision_of_our_own(hub_cache: Cache, run: Run) -> None:
         done = run("apply", "--in-cache", "--target", "sm120", "--recipe", "kv-cache-fp8", typed)
         assert done.code == 3, done
         assert "is a revision that ckpt-patch made" in done.err
-        assert f"{REPO}@{COMMIT} --cache-revision NAME" in done.err
+        assert f"{REPO}@{COMMIT} --cache-revision patched-sm120" in done.err
     assert snapshot(hub_cache.folder) == before
     assert FILES["config.json"] == (hub_cache.snapshot / "config.json").read_bytes()

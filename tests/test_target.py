@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from patcher import gpus, target
 from patcher.errors import UsageError
-from patcher.target import Target, installed_engines
+from patcher.target import Target, command_line, installed_engines
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -164,6 +164,7 @@ def test_json_form() -> None:
         "version": "0.16.0",
         "attention_backend": "TRITON_MLA",
         "kv_cache_dtype": "auto",
+        "decode_attention_backend": None,
     }
 
 
@@ -229,3 +230,20 @@ def test_an_installed_version_that_is_none(install: Install) -> None:
     with pytest.raises(UsageError, match=r"^'main' is no vllm version$"):
         Target.parse("sm120")
     assert Target.parse("sm120", engine="vllm==0.16.0").version == "0.16.0"
+
+
+def test_the_options_that_mean_a_target_mean_it() -> None:
+    """Printed commands repeat the launch; they are parsed to the same target."""
+    options = {
+        "attention_backend": "flashinfer",
+        "kv_cache_dtype": "fp8_e5m2",
+        "decode_attention_backend": "trtllm_mla",
+    }
+    target = Target.parse("sm120", engine="sglang==0.5.10", **options)
+    line = command_line(target.to_dict())
+    assert line == (
+        "--target sm120 --engine sglang==0.5.10 --backend flashinfer --decode-backend trtllm_mla "
+        "--kv-cache-dtype fp8_e5m2"
+    )
+    assert command_line(Target.parse("h100").to_dict()) == "--target sm90"
+    assert command_line({**target.to_dict(), "attention_backend": "a b"}).count("'a b'") == 1

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from patcher import jsontext
 from patcher.cli.options import checkpoint_argument, output_options
+from patcher.in_cache import located
 from patcher.transaction import kept, status
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from patcher.cli.output import Output
 
 
@@ -27,7 +29,7 @@ def command(
     exit_code: bool,
 ) -> int:
     """Show the original metadata against the present one."""
-    root = Path(checkpoint)
+    root = located(checkpoint)
     record = status(root).record
     before = kept.originals(root)
     texts = {

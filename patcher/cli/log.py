@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from patcher.cli.options import checkpoint_argument, output_options
+from patcher.in_cache import located
 from patcher.report.escape import plain
 from patcher.report.human import columns
 from patcher.transaction import log
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 @output_options()
 def command(out: Output, checkpoint: str) -> None:
     """List all transactions of a checkpoint, oldest first."""
-    entries = log(Path(checkpoint))
+    entries = log(located(checkpoint))
     if out.format == "json":
         rows = [
             {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -44,10 +45,15 @@ class Asked:
             raise UsageError(
                 "says not where to: DEST is missing",
                 path=self.source,
-                hint=f"ckpt-patch mirror {source} DEST\nor, of a snapshot in a Hub cache: "
+                hint=f"{self._example('directory')}\nor, of a snapshot in a Hub cache: "
                 f"ckpt-patch mirror {source} --cache-revision patched-sm120",
             )
         return self.destination
+
+    def _example(self, kind: str) -> str:
+        name = os.path.basename(self.source.partition("@")[0].rstrip("/"))
+        place = self.destination or f"{name}-patched"
+        return EXAMPLES[kind].format(shell_path(self.source), shell_path(place))
 
     @property
     def kind(self) -> str:
@@ -76,7 +82,7 @@ class Asked:
         if wrong:
             raise UsageError(
                 f"{WHAT[self.kind]} goes without {' and '.join(wrong)}",
-                hint=f"{EXAMPLES[self.kind].format(shell_path(self.source))}",
+                hint=self._example(self.kind),
             )
 
 
@@ -87,10 +93,10 @@ WHAT = {
     "directory": "a mirror in a directory",
 }
 EXAMPLES = {
-    "config-only": "ckpt-patch mirror --config-only --target sm120 {} DEST",
+    "config-only": "ckpt-patch mirror --config-only {} {}",
     "cache-revision": "ckpt-patch mirror {} --cache-revision patched-sm120",
-    "hub": "ckpt-patch mirror {} hub://OWNER/NAME",
-    "directory": "ckpt-patch mirror {} DEST",
+    "hub": "ckpt-patch mirror {} {}",
+    "directory": "ckpt-patch mirror {} {}",
 }
 #: The options that are no part of the target.
 OWN = (

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from patcher.checkpoint import open_checkpoint
 from patcher.cli import planned
 from patcher.cli.mirror_directory import count, needs_nothing
 from patcher.cli.options import opened
 from patcher.in_cache import require_commit
-from patcher.mirroring import cache_revision, cache_standing, revision
+from patcher.mirroring import cache_revision, cache_standing, revision, source
 from patcher.report.escape import plain
 from patcher.report.human import shell_path
 
@@ -48,10 +47,8 @@ def run(out: Output, asked: Asked) -> None:
     if asked.passthrough and needs_nothing(plan):
         _pass_through(out, found, plan)
         return
-    if found.remote is not None and not asked.dry_run:
-        found.remote.download()
-        found = open_checkpoint(found.root)  # from here on a snapshot like any other
-        plan = planned.make(found, asked.recipe, asked.launch)
+    if not asked.dry_run:
+        found, plan = source.downloaded(found, plan, asked.recipe)
     prepared = cache_revision.prepare(found, plan, name)
     if asked.dry_run:
         _dry_run(out, prepared)

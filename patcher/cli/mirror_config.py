@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from patcher import mirroring
 from patcher.cli import planned
-from patcher.cli.mirror_directory import document, needs_nothing, pass_through
+from patcher.cli.mirror_directory import document, is_pinned, needs_nothing, pass_through
 from patcher.cli.options import opened
 from patcher.mirroring import config_folder
 from patcher.report.escape import plain
@@ -36,7 +36,8 @@ def run(out: Output, asked: Asked) -> None:
     found = opened(out, asked.source)
     plan = planned.make(found, asked.recipe, asked.launch)
     if asked.passthrough and needs_nothing(plan):
-        pass_through(out, found, plan)
+        itself = str(config_folder.downloaded(found).root) if is_pinned(found) else found.name
+        pass_through(out, itself, plan)
         return
     here = config_folder.downloaded(found)
     prepared = mirroring.prepare(here, plan, destination, config_only=True)

@@ -6,9 +6,9 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from patcher import mirroring
-from patcher.checkpoint import open_checkpoint
 from patcher.cli import planned
 from patcher.cli.options import opened
+from patcher.mirroring import listing, source
 from patcher.report.escape import plain
 from patcher.report.human import number, shell_path
 
@@ -35,15 +35,13 @@ def run(out: Output, asked: Asked) -> None:
     found = opened(out, asked.source)
     plan = planned.make(found, asked.recipe, asked.launch)
     if asked.passthrough and needs_nothing(plan):
-        pass_through(out, found, plan)
+        pass_through(out, _itself(found, plan, asked.recipe), plan)
         return
     if asked.dry_run:
         _dry_run(out, plan, mirroring.foresee(found, plan, place, asked.link))
         return
-    if found.remote is not None:
-        found.remote.download()
-        found = open_checkpoint(found.root)  # from here on a snapshot like any other
-        plan = planned.make(found, asked.recipe, asked.launch)
+    arrived = found.remote is not None and bool(found.remote.missing())
+    found, plan = source.downloaded(found, plan, asked.recipe)
     mirrored = mirroring.make(mirroring.prepare(found, plan, place, asked.link))
     for sentence in mirrored.notes:
         out.note(f"Note: {plain(sentence)}.")
@@ -52,7 +50,21 @@ def run(out: Output, asked: Asked) -> None:
     elif out.format == "quiet":
         out.answer(mirrored.path)
     else:
-        out.answer(_made(plan, mirrored))
+        out.answer(_made(plan, mirrored, arrived=arrived))
+
+
+def _itself(found: Checkpoint, plan: Plan, recipe: str | None) -> str:
+    """SRC as engines take it: none takes ``org/name@revision``, so that is its snapshot."""
+    if not is_pinned(found):
+        return found.name
+    here, _ = source.downloaded(found, plan, recipe)
+    source.require_complete(found, listing.survey(str(here.root)))
+    return str(here.root)
+
+
+def is_pinned(found: Checkpoint) -> bool:
+    """Whether it is a repository on the Hub at a revision that was named."""
+    return found.origin.kind == "hub" and found.name != found.origin.repo_id
 
 
 def needs_nothing(plan: Plan) -> bool:
@@ -60,9 +72,8 @@ def needs_nothing(plan: Plan) -> bool:
     return not plan.edits and plan.before.outcome != "conflict"
 
 
-def pass_through(out: Output, found: Checkpoint, plan: Plan) -> None:
-    """Say that SRC itself will do."""
-    path = found.name
+def pass_through(out: Output, path: str, plan: Plan) -> None:
+    """Say that SRC itself will do; ``path`` is what an engine calls it."""
     if out.format == "json":
         said = {"schema": "ckpt-patch/mirror@1", "destination": path, "outcome": "passthrough"}
         out.document(said | {"files": [], "plan": plan.to_dict()})
@@ -89,18 +100,25 @@ def _dry_run(out: Output, plan: Plan, foreseen: Foreseen) -> None:
         out.answer("Nothing was made (--dry-run).")
 
 
-def _made(plan: Plan, mirrored: Mirrored) -> Iterator[str]:
+def _made(plan: Plan, mirrored: Mirrored, *, arrived: bool) -> Iterator[str]:
     manifest, path = mirrored.manifest, shell_path(mirrored.path)
+    if mirrored.outcome != "current":
+        yield from _changes(plan)
+    yield from _counts(manifest)
+    copied = mirrored.outcome != "current" and any(file.link == "copy" for file in manifest.files)
+    weights = "copied, none was changed" if copied else "neither read nor changed"
+    if arrived:
+        weights = "downloaded and compared with their hashes, none was changed"
+    yield f"{WORDS[mirrored.outcome].format(path)} Weights were {weights}."
+    yield f"Look at it later: ckpt-patch verify {path}"
+
+
+def _changes(plan: Plan) -> Iterator[str]:
     if plan.edits:
         yield from planned.values(plan)
     else:
         yield "No patch is needed on this target; the metadata is an exact copy."
     yield from planned.scope(plan)
-    yield from _counts(manifest)
-    copied = mirrored.outcome != "current" and any(file.link == "copy" for file in manifest.files)
-    weights = "copied, none was changed" if copied else "neither read nor changed"
-    yield f"{WORDS[mirrored.outcome].format(path)} Weights were {weights}."
-    yield f"Look at it later: ckpt-patch verify {path}"
 
 
 def _counts(manifest: Manifest) -> Iterator[str]:

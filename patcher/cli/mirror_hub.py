@@ -31,7 +31,7 @@ WORDS = {
 }
 
 
-def _place(text: str) -> HubId:
+def _place(source: str, text: str) -> HubId:
     """The destination.
 
     Raises:
@@ -39,19 +39,19 @@ def _place(text: str) -> HubId:
         UsageError: it is no repository.
     """
     if click.get_current_context().meta.get("ckpt-patch.no_network", False) or client.is_offline():
-        raise hub_source.needs_network(text)
+        raise hub_source.needs_network(source, text)
     return hub_source.destination(text.removeprefix(SCHEME))
 
 
 def run(out: Output, asked: Asked) -> None:
     """Make the mirror, or say what would be done."""
     asked.require_only("DEST", "--private")
-    place = _place(asked.place)
+    place = _place(asked.source, asked.place)
     found = opened(out, asked.source)
     hub_source.require_remote(found, place)
     plan = planned.make(found, asked.recipe, asked.launch)
     if asked.passthrough and needs_nothing(plan):
-        pass_through(out, found, plan)
+        pass_through(out, found.name, plan)
         return
     prepared = hub_mirror.prepare(found, plan, place, private=asked.private)
     if asked.dry_run:

@@ -81,6 +81,12 @@ def target_options(function: Command) -> Command:
             ),
             click.option("--backend", help="The attention backend asked for at launch."),
             click.option(
+                "--decode-backend",
+                "--decode-attention-backend",
+                "decode_backend",
+                help="SGLang: the backend asked for decoding alone.",
+            ),
+            click.option(
                 "--kv-cache-dtype",
                 default="auto",
                 show_default=True,
@@ -94,13 +100,21 @@ def target_options(function: Command) -> Command:
 
 
 def parse_targets(
-    target: str, engine: str | None, backend: str | None, kv_cache_dtype: str
+    target: str,
+    engine: str | None,
+    backend: str | None,
+    kv_cache_dtype: str,
+    decode_backend: str | None = None,
 ) -> tuple[Target, ...]:
     """The targets of one command line: several where ``auto`` finds several kinds of GPU."""
     from patcher.target import Target  # noqa: PLC0415 - lazy: not every command has a target
 
     return Target.parse_all(
-        target, engine=engine, attention_backend=backend, kv_cache_dtype=kv_cache_dtype
+        target,
+        engine=engine,
+        attention_backend=backend,
+        kv_cache_dtype=kv_cache_dtype,
+        decode_attention_backend=decode_backend,
     )
 
 

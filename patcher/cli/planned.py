@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from patcher import engines, jsontext
 from patcher.cli.options import parse_targets
 from patcher.errors import UsageError
-from patcher.planning import plan
+from patcher.planning import SPOILED, plan
 from patcher.releases import ranges
 from patcher.report.escape import plain, value
 from patcher.report.human import apply_command, columns, number, shell_path
@@ -60,6 +60,9 @@ def scope(plan: Plan) -> Iterator[str]:
                 f"The patch is not needed with {engines.NAMES[engine]} {ranges(fine, known)}. "
                 f"If you run one of them, name it: --engine {engine}=={spared}"
             )
+    for finding in after.findings if after else ():
+        if finding.id == SPOILED:
+            yield f"Warning: {finding.id}: {plain(finding.message)}."
     cost = before.cost.before, after.cost.before if after else None
     if cost[0] is not None and cost[1] is not None and cost[0] != cost[1]:
         yield (

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from patcher.cli.options import checkpoint_argument, output_options
+from patcher.in_cache import located
 from patcher.report.escape import plain
 from patcher.transaction import recover
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 @output_options()
 def command(out: Output, checkpoint: str, wait: float) -> None:
     """Finish or roll back an interrupted transaction. Apply and undo do it by themselves."""
-    done = recover(Path(checkpoint), wait=wait)
+    done = recover(located(checkpoint), wait=wait)
     if out.format == "json":
         document = {"schema": "ckpt-patch/recover@1", "checkpoint": checkpoint}
         out.document(document | {"recovered": list(done)})

@@ -10,6 +10,7 @@ import click
 from patcher import history
 from patcher.cli.options import output_options
 from patcher.errors import RefusedError
+from patcher.in_cache import located
 from patcher.report.escape import plain
 from patcher.transaction import status, undo
 
@@ -50,7 +51,7 @@ def command(
 
     Without CKPT: the current directory if it is patched, else the checkpoint patched last.
     """
-    root = Path(checkpoint) if checkpoint else _default(out)
+    root = located(checkpoint) if checkpoint else _default(out)
     undone = undo(root, to=0 if everything else to, **options)
     for sentence in (*undone.recovered, *undone.warnings):
         out.note(f"Note: {plain(sentence)}.")

@@ -7,8 +7,10 @@ GPU and a launch, what will this release do? It does no I/O beyond reading packa
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Literal
+
+from patcher.frozen import dataclass
 
 #: ``config.json`` -> its parsed value; only metadata files that exist are there.
 Documents = Mapping[str, Any]
@@ -34,12 +36,14 @@ class Launch:
         gpu: the canonical GPU name, ``"sm120"`` or ``"gfx942"``.
         kv_cache_dtype: the value of the launch flag, ``"auto"`` when it is not given.
         attention_backend: the backend asked for by flag, or ``None``.
+        decode_attention_backend: the one asked for decoding alone (SGLang only), or ``None``.
     """
 
     gpu: str
     capability: str | None
     kv_cache_dtype: str = "auto"
     attention_backend: str | None = None
+    decode_attention_backend: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +111,7 @@ class Answer:
         refusals: why it does not start; empty when it starts.
         notices: see Notice.
         unknown: a sentence when this release cannot be judged for this input; never a verdict.
+        note: how the answer was found, where the release's code was read and not run.
     """
 
     resolution: Resolution | None
@@ -115,3 +120,4 @@ class Answer:
     refusals: tuple[Refusal, ...] = ()
     notices: tuple[Notice, ...] = field(default=())
     unknown: str | None = None
+    note: str | None = None

@@ -1,61 +1,32 @@
-"""Counting the KV-cache scales of a checkpoint by the names of its tensors.
-
-Every producer has its own names; a name counts only when its last component, or its last two, are
-exactly one of those below (``kv_a_proj_with_mqa.weight_scale`` scales a weight).
-"""
+"""Counting the KV-cache scales of a checkpoint by the names of its tensors."""
 
 from __future__ import annotations
 
 import os
 from collections import Counter
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Literal
 
-from patcher.headers.files import DOWNLOAD, StrPath
+from patcher import jsontext
+from patcher.frozen import dataclass
+from patcher.headers import lines
+from patcher.headers.files import (
+    DOWNLOAD,
+    StrPath,
+    changed,
+    changed_while_reading,
+    open_regular,
+)
 from patcher.headers.header import read_header
-from patcher.headers.index import INDEX_FILE, read_index
+from patcher.headers.index import INDEX_FILE, read_index, unsafe
+from patcher.headers.lines import Tally
+from patcher.headers.names import SCALE_NAMES, scale_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Sequence
+    from collections.abc import Callable, Sequence
 
     from patcher.headers.header import Header
-
-Kind = Literal["k", "v", "q", "kv"]
-
-#: Last component of the name -> what it scales.
-_LAST: dict[str, Kind] = {
-    # ModelOpt (<attention>.k_proj.k_scale), llm-compressor, AutoFP8, AutoRound, fused projections
-    # (<attention>.qkv_proj.k_scale): all end alike.
-    "k_scale": "k",
-    "v_scale": "v",
-    "q_scale": "q",
-    # NVFP4 caches of compressed-tensors and AutoRound.
-    "k_global_scale": "k",
-    "v_global_scale": "v",
-    "q_global_scale": "q",
-    # Intel Neural Compressor, early AutoFP8: one scale for both.
-    "kv_scale": "kv",
-    # TensorRT-LLM.
-    "k_cache_scaling_factor": "k",
-    "v_cache_scaling_factor": "v",
-    "kv_cache_scaling_factor": "kv",
-}
-
-#: Last two components, where the last one alone is ambiguous.
-_LAST_TWO: dict[tuple[str, str], Kind] = {
-    # Quark, compressed-tensors 0.5.
-    ("k_proj", "output_scale"): "k",
-    ("v_proj", "output_scale"): "v",
-    ("q_proj", "output_scale"): "q",
-    # HunYuan.
-    ("k_cache", "scale"): "k",
-    ("v_cache", "scale"): "v",
-    ("q", "scale"): "q",
-}
-_AMBIGUOUS = frozenset(last for _, last in _LAST_TWO)
-
-#: Parts of one attention module: the k scale hangs on one and the v scale on another.
-_PROJECTIONS = frozenset({"k_proj", "v_proj", "q_proj", "qkv_proj", "qkqkv_proj"})
+    from patcher.headers.names import Kind
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,56 +71,64 @@ def count_scales(
     *,
     download: str = DOWNLOAD,
     header_of: Callable[[str], Header] | None = None,
+    full: bool = False,
 ) -> ScaleCounts:
     """Count from the index where there is one, else from the headers of ``shards``.
 
     ``header_of`` reads the header of a shard by its name; by default from the file below ``root``.
+    ``full``: read and check all headers, although there is an index.
 
     Raises:
         UnreadableError: the index or a header cannot be used.
     """
     index_path = os.path.join(root, INDEX_FILE)
-    if os.path.lexists(index_path):
-        index = read_index(index_path, download=download)
-        missing = [s for s in index.shards if not os.path.exists(os.path.join(root, s))]
-        return _count("index", index.weight_map, index.shards, index.size, missing)
+    if os.path.lexists(index_path) and not full:
+        tally, size = tally_index(index_path, download=download)
+        named = sorted(tally.shards)
+        missing = [s for s in named if not os.path.exists(os.path.join(root, s))]
+        return _count("index", tally, named, size, missing)
 
     def local(shard: str) -> Header:
         return read_header(os.path.join(root, shard), name=shard, download=download)
 
     header_of = header_of or local
-    names: set[str] = set()
-    size = 0
+    tally, size = Tally(), 0
     for shard in shards:
         header = header_of(shard)
-        names.update(header.tensors)
+        tally.tensors += len(header.entries)
+        tally.scales.update(name for name in header.entries if name.endswith(SCALE_NAMES))
         size += header.data_start
-    return _count("headers" if shards else "none", names, shards, size)
+    return _count("headers" if shards else "none", tally, shards, size)
 
 
-def scale_of(name: str) -> tuple[Kind, str] | None:
-    """What a tensor scales and the attention module it belongs to; ``None`` for all others."""
-    owner, _, last = name.rpartition(".")
-    kind = _LAST.get(last)
-    if kind is None and last in _AMBIGUOUS:
-        owner, _, part = owner.rpartition(".")
-        kind = _LAST_TWO.get((part, last))
-    if kind is None:
-        return None
-    module, _, part = owner.rpartition(".")
-    return kind, module if part in _PROJECTIONS else owner
+def tally_index(path: StrPath, *, download: str = DOWNLOAD) -> tuple[Tally, int]:
+    """What the index names, and its size in bytes; quick where it is spelled as usual.
+
+    Raises:
+        UnreadableError: as `read_index`.
+    """
+    name = os.path.basename(os.fspath(path))
+    with open_regular(path, name, download) as (fd, before):
+        tally = lines.count(fd) if before.st_size <= jsontext.INDEX_LIMITS.size else None
+        after = os.fstat(fd)
+    if tally is not None and changed(before, after):
+        raise changed_while_reading(name)
+    if tally is None or any(map(unsafe, tally.shards)):
+        index = read_index(path, download=download)
+        return Tally(len(index.weight_map), set(index.weight_map), {*index.shards}), index.size
+    return tally, before.st_size
 
 
 def _count(
     source: Literal["index", "headers", "none"],
-    names: Collection[str],
+    tally: Tally,
     shards: Sequence[str],
     bytes_read: int,
     missing: Sequence[str] = (),
 ) -> ScaleCounts:
     counts: Counter[Kind] = Counter()
     modules: dict[Kind, dict[str, str]] = {"k": {}, "v": {}, "q": {}, "kv": {}}
-    for name in names:
+    for name in tally.scales:
         if scale := scale_of(name):
             kind, module = scale
             counts[kind] += 1
@@ -159,7 +138,7 @@ def _count(
     return ScaleCounts(
         source=source,
         shards=len(shards),
-        tensors=len(names),
+        tensors=tally.tensors,
         k_scales=counts["k"],
         v_scales=counts["v"],
         kv_scales=counts["kv"],

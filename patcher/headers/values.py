@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import os
 import struct
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from patcher.errors import UnreadableError
+from patcher.frozen import dataclass
 from patcher.headers.files import DOWNLOAD, StrPath, open_regular
 from patcher.headers.header import read_header
-from patcher.headers.scales import scale_of
+from patcher.headers.names import scale_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -63,10 +63,10 @@ def read_scale_values(
 
 
 def _scales(header: Header) -> Iterator[tuple[str, TensorInfo]]:
-    for name, info in header.tensors.items():
+    for name in header.entries:
         kind = scale_of(name)
         if kind is not None and kind[0] != "q":
-            yield name, info
+            yield name, header.tensor(name)
 
 
 def _size(info: TensorInfo, shard: str, name: str) -> int:

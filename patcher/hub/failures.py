@@ -37,6 +37,12 @@ class NotReachedError(UnreadableError):
     slug = "hub-not-reached"
 
 
+class NoRevisionError(UnreadableError):
+    """The repository has no such revision; the cache may have one."""
+
+    slug = "hub-no-revision"
+
+
 def response_of(error: BaseException | None) -> Any | None:
     """The HTTP response behind an error, or behind its cause; ``None``: there was none."""
     while error is not None:
@@ -69,8 +75,14 @@ def explain(
     status = response.status_code
     kind = _kind(status, response.headers)
     message, hint = _sentences(hub_id, endpoint, name, response)[kind]
-    error_type = NotReachedError if kind in ("busy", "out of order") else UnreadableError
-    return error_type(message, path=str(hub_id), hint=hint)
+    return _TYPES.get(kind, UnreadableError)(message, path=str(hub_id), hint=hint)
+
+
+_TYPES = {
+    "busy": NotReachedError,
+    "out of order": NotReachedError,
+    "RevisionNotFound": NoRevisionError,
+}
 
 
 def _without_answer(error: BaseException, hub_id: HubId, endpoint: str) -> UnreadableError:

@@ -17,7 +17,7 @@ from patcher import fsio
 from patcher.errors import UnreadableError
 from patcher.headers.index import unsafe
 from patcher.hub import client
-from patcher.hub.failures import NotReachedError
+from patcher.hub.failures import NoRevisionError, NotReachedError
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -90,7 +90,7 @@ class Snapshot:
             )
         known = self._blobs([name])
         path = client.fetch(self.hub_id, name)
-        if path.parent.name != self.commit:
+        if path.parents[name.count("/")].name != self.commit:
             raise UnreadableError(
                 "has got a new commit while it was being read",
                 path=str(self.hub_id),
@@ -104,14 +104,17 @@ class Snapshot:
 
     def download(self) -> None:
         """Make sure that all files are in ``folder``; what is there is not fetched again."""
-        assert self.files is not None
-        missing = [name for name in self.files if not (self.folder / name).exists()]
+        missing = self.missing()
         if not missing:
             return
         known = self._blobs(missing)
         client.fetch_all(self.hub_id, self.commit)
         for name in missing:
             self._verify(name, known)
+
+    def missing(self) -> list[str]:
+        """The files that are not in ``folder``."""
+        return [name for name in self.files or () if not (self.folder / name).exists()]
 
     def _blobs(self, names: Collection[str]) -> set[Path]:
         """The blobs of these files that the cache has already."""
@@ -162,6 +165,15 @@ def fetch_metadata(
         if client.cached_folder(hub_id, names) is None:
             raise
         return _cached(hub_id, names, error.message)
+    except NoRevisionError as error:
+        if client.cached_folder(hub_id, names) is None:
+            raise
+        raise NoRevisionError(
+            f"{error.message}, and the cache has one of that name",
+            path=error.path,
+            hint="to take it from there add --no-network, as in: "
+            f"ckpt-patch inspect --no-network {hub_id}",
+        ) from error
     for name in names:
         if name in (snapshot.files or ()):
             snapshot.fetch(name, limit)

@@ -179,10 +179,10 @@ def send(repo_id: str, commit: Commit) -> str:
                 )
                 .oid
             )
-        except (EntryNotFoundError, FileDuplicationError) as error:
+        except (EntryNotFoundError, FileDuplicationError, ValueError) as error:
             if response_of(error) is not None:
                 raise
-            raise not_copied(str(error).rpartition("\n")[2].rpartition(": ")[2]) from error
+            raise not_copied(_reason(error), str(commit.source), repo_id) from error
 
     return client.repeated(ask, lambda error, endpoint: explain(error, repo_id, endpoint))
 
@@ -199,6 +199,13 @@ def _files(hub_id: HubId) -> Iterator[tuple[str, Blob]]:
         digest = item.lfs.sha256 if large else item.blob_id
         copyable = not large or bool(item.xet_hash)
         yield item.path, Blob(item.size, digest, large, copyable)
+
+
+def _reason(error: Exception) -> str:
+    """The last words of what the client says when the Hub does not copy a file."""
+    if isinstance(error, ValueError):  # before it has asked: there is no Xet hash
+        return str(error).partition(" (file: ")[0]
+    return str(error).rpartition("\n")[2].rpartition(": ")[2]
 
 
 def _operations(commit: Commit) -> list[Any]:

@@ -29,8 +29,6 @@ class NoAnswerError(WriteError):
 def explain(error: BaseException, repo_id: str, endpoint: str) -> CkptPatchError:
     """One sentence about a request that would have written."""
     response = response_of(error)
-    if response is None and isinstance(error, ValueError):
-        return not_copied(str(error).partition(" (file: ")[0])
     if response is None:
         return NoAnswerError(
             f"the connection to {endpoint} broke, so what the Hub did is not known",
@@ -72,15 +70,16 @@ _REFUSALS = {
 }
 
 
-def not_copied(reason: str) -> RefusedError:
+def not_copied(reason: str, source: str, repo_id: str) -> RefusedError:
     """The error for weights that the Hub does not copy; ``reason`` is what it, or the client, says.
 
     It can be another storage region, a licence, or files that are too old for Xet.
     """
+    folder = repo_id.rpartition("/")[2]
     return RefusedError(
         f"the Hub does not copy these files itself: {reason[:_REASON].rstrip('.')}",
-        hint="make it here and send all of it: ckpt-patch mirror SRC DIRECTORY, "
-        "then: hf upload OWNER/NAME DIRECTORY",
+        hint="make it here and send all of it: "
+        f"ckpt-patch mirror {source} {folder} && hf upload {repo_id} {folder}",
     )
 
 

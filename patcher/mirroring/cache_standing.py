@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 from patcher.errors import RefusedError, UnreadableError, UsageError
 from patcher.headers.files import quoted
 from patcher.hub import HubId, NotReachedError, cache, client
-from patcher.in_cache import target_options
+from patcher.in_cache import mirror_words
 from patcher.mirroring import manifest, revision
 
 if TYPE_CHECKING:
@@ -51,7 +51,8 @@ def folder_of(checkpoint: Checkpoint) -> str:
         raise UsageError(
             "is in no Hub cache, which --cache-revision is for",
             path=checkpoint.name,
-            hint=f"ckpt-patch mirror {quoted(checkpoint.name)} DEST",
+            hint="a copy whose weights are links: ckpt-patch mirror "
+            f"{quoted(checkpoint.name)} {quoted(checkpoint.root.name)}-patched",
         )
     return folder
 
@@ -92,12 +93,13 @@ def require_writable(folder: str, plan: Plan) -> None:
             why = "cannot be written"
         else:
             continue
-        options = target_options(plan.before.target.to_dict())
+        words = mirror_words(
+            plan.before.path, plan.before.target.to_dict(), plan.before.origin["repo_id"]
+        )
         raise RefusedError(
             f"{why}. Nothing was written",
             path=path,
-            hint="make a copy whose weights are links, outside of the cache: ckpt-patch mirror "
-            f"{options} {quoted(plan.before.path)} DEST",
+            hint=f"make a copy whose weights are links, outside of the cache: ckpt-patch {words}",
         )
 
 

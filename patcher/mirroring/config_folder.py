@@ -16,6 +16,7 @@ from patcher.checkpoint import open_checkpoint
 from patcher.errors import RefusedError
 from patcher.headers.files import quoted
 from patcher.mirroring.listing import LARGE, Tree
+from patcher.target import command_line
 
 if TYPE_CHECKING:
     from patcher.checkpoint import Checkpoint
@@ -48,7 +49,7 @@ def downloaded(checkpoint: Checkpoint) -> Checkpoint:
     return open_checkpoint(checkpoint.root)
 
 
-def require_obeyed(checkpoint: Checkpoint, plan: Plan) -> None:
+def require_obeyed(checkpoint: Checkpoint, plan: Plan, place: str) -> None:
     """The folder must be what decides: see before it is made.
 
     Raises:
@@ -73,14 +74,12 @@ def require_obeyed(checkpoint: Checkpoint, plan: Plan) -> None:
     )
     why = next((why for applies, why in reasons if applies), None)
     if why:
-        target = plan.before.target
-        words = f"--target {target.gpu.name}"
-        if target.engine and target.version:
-            words += f" --engine {target.engine}=={target.version}"
+        words = command_line(plan.before.target.to_dict())
         raise RefusedError(
             f"a folder for --hf-config-path will not help: {why}. Nothing was written",
             path=checkpoint.name,
-            hint=f"a whole mirror will: ckpt-patch mirror {words} {quoted(checkpoint.name)} DEST",
+            hint=f"a whole mirror will: ckpt-patch mirror {words} {quoted(checkpoint.name)} "
+            f"{quoted(place)}",
         )
 
 

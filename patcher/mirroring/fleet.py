@@ -23,6 +23,7 @@ from patcher import hub, mirroring, outfile
 from patcher.checkpoint import open_checkpoint
 from patcher.errors import CkptPatchError, InterruptedError_, UnreadableError
 from patcher.headers.files import quoted
+from patcher.mirroring import source as sources
 from patcher.mirroring.listing import inside
 from patcher.planning import plan
 from patcher.target import Target
@@ -52,6 +53,7 @@ class Entry:
     link: Literal["auto", "reflink", "hardlink", "symlink", "copy"] = "auto"
     backend: str | None = None
     kv_cache_dtype: str = "auto"
+    decode_backend: str | None = None
 
     def launch(self) -> Target:
         """What the mirror shall run on.
@@ -64,6 +66,7 @@ class Entry:
             engine=self.engine,
             attention_backend=self.backend,
             kv_cache_dtype=self.kv_cache_dtype,
+            decode_attention_backend=self.decode_backend,
         )
 
 
@@ -145,10 +148,7 @@ def _made(entry: Entry, *, dry_run: bool, no_network: bool) -> Result:
     if dry_run:
         mirroring.foresee(checkpoint, made, entry.destination, entry.link)
         return Result(entry, "dry-run", made)
-    if checkpoint.remote is not None:
-        checkpoint.remote.download()
-        checkpoint = open_checkpoint(checkpoint.root)
-        made = plan(checkpoint, target, entry.recipe)
+    checkpoint, made = sources.downloaded(checkpoint, made, entry.recipe)
     prepared = mirroring.prepare(checkpoint, made, entry.destination, entry.link)
     return Result(entry, mirroring.make(prepared).outcome, made)
 

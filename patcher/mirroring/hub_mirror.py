@@ -26,6 +26,7 @@ from patcher.hub.write_failures import MovedError, NoAnswerError
 from patcher.mirroring import hub_source, hub_standing
 from patcher.mirroring.making import require_cured
 from patcher.mirroring.manifest import encode
+from patcher.target import command_line
 
 if TYPE_CHECKING:
     from patcher.checkpoint import Checkpoint
@@ -106,7 +107,7 @@ def prepare(
     hub_source.require_copyable(source, plan)
     manifest = hub_source.draft(plan, source)
     changes = hub_standing.changes(destination.repo_id, manifest, plan)
-    _require_privacy(source, changes, destination.repo_id, private=private)
+    _require_privacy(source, changes, destination.repo_id, plan, private=private)
     return HubPrepared(plan, source, destination.repo_id, private, manifest, changes)
 
 
@@ -144,7 +145,9 @@ def make(prepared: HubPrepared) -> HubMirrored:
     return _mirrored(prepared, outcome, commit)
 
 
-def _require_privacy(source: Repository, changes: Changes, name: str, *, private: bool) -> None:
+def _require_privacy(
+    source: Repository, changes: Changes, name: str, plan: Plan, *, private: bool
+) -> None:
     """Nothing that is private, or shall be, gets public.
 
     Raises:
@@ -155,7 +158,8 @@ def _require_privacy(source: Repository, changes: Changes, name: str, *, private
             raise RefusedError(
                 f"is private, and {name} would not be. Nothing was written",
                 path=source.hub_id.repo_id,
-                hint=f"add --private: ckpt-patch mirror --private ... hub://{name}",
+                hint="add --private: ckpt-patch mirror --private "
+                f"{command_line(plan.before.target.to_dict())} {plan.before.path} hub://{name}",
             )
     elif (private or source.private) and not changes.present.private:
         raise RefusedError(
@@ -220,19 +224,20 @@ def _require_arrived(prepared: HubPrepared, commit: str) -> None:
 
 
 def _failed(error: CkptPatchError, name: str, *, created: bool) -> CkptPatchError:
-    """Say what is on the Hub now."""
-    if not created:
-        if type(error) is not RefusedError:
-            return error  # it says itself what is known
+    """Say what is on the Hub now, as far as it is known."""
+    if type(error) is RefusedError and not created:
         return RefusedError(
             f"{error.message}. Nothing was written", path=error.path or name, hint=error.hint
         )
+    if not created or isinstance(error, hub_standing.OccupiedError):
+        return error  # it says itself what is known
+    unsure = isinstance(error, MovedError | NoAnswerError | InterruptedError_)
     kind = InterruptedError_ if isinstance(error, InterruptedError_) else WriteError
     again = "run the same command again to go on" if not error.hint else error.hint
     return kind(
-        f"{error.message}. The repository {name} was created, and is empty",
+        f"{error.message}. The repository {name} was created{'' if unsure else ', and is empty'}",
         path=error.path or name,
-        hint=f"{again}\nor remove the empty repository: hf repos delete {name}",
+        hint=f"{again}\nor, if it is empty, remove it: hf repos delete {name}",
     )
 
 

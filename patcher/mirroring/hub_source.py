@@ -8,10 +8,11 @@ from patcher import __version__
 from patcher.edits import sha256
 from patcher.errors import RefusedError, UnreadableError, UsageError
 from patcher.headers.files import quoted
-from patcher.hub import HubId, parse, uploading
+from patcher.hub import HubId, cache, parse, uploading
+from patcher.in_cache import mirror_words
 from patcher.mirroring import drafting
 from patcher.mirroring.listing import LEFT_OUT
-from patcher.mirroring.manifest import HUB, Manifest, MirroredFile, Source, git_sha1
+from patcher.mirroring.manifest import HUB, Manifest, MirroredFile, Source
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -55,7 +56,7 @@ def require_remote(checkpoint: Checkpoint, place: HubId) -> None:
     if checkpoint.remote is not None:
         return
     if origin.kind == "hub":
-        raise needs_network(f"hub://{place}")
+        raise needs_network(checkpoint.name, f"hub://{place}")
     path = str(checkpoint.root)
     hint = f"ckpt-patch mirror hf://{origin.repo_id}@{origin.revision} hub://{place}"
     if not origin.repo_id:
@@ -72,13 +73,14 @@ def require_remote(checkpoint: Checkpoint, place: HubId) -> None:
     )
 
 
-def needs_network(place: str) -> RefusedError:
+def needs_network(source: str, place: str) -> RefusedError:
     """The error for a mirror on the Hub without a network."""
     return RefusedError(
         "a mirror on the Hub needs the network, which --no-network or HF_HUB_OFFLINE forbids. "
         "Nothing was written",
         path=place,
-        hint="for a mirror on this machine: ckpt-patch mirror SRC DIRECTORY",
+        hint="for a mirror on this machine, of what the cache has: ckpt-patch mirror --no-network "
+        f"{quoted(source)} {quoted(place.rpartition('/')[2])}",
     )
 
 
@@ -95,7 +97,7 @@ def find(checkpoint: Checkpoint) -> Repository:
         raise UnreadableError("is not on the Hub any more", path=checkpoint.name)
     for name, document in checkpoint.documents.items():
         blob = source.files.get(name)
-        if blob is None or blob.digest not in {git_sha1(document.data), sha256(document.data)}:
+        if blob is None or blob.digest not in {cache.blob_id(document.data), sha256(document.data)}:
             raise RefusedError(
                 "is not what the Hub has: somebody has patched the copy in your cache. Nothing was "
                 "written",
@@ -123,8 +125,10 @@ def require_copyable(source: Repository, plan: Plan) -> None:
             raise RefusedError(
                 f"{message}. Nothing was written",
                 path=source.hub_id.repo_id,
-                hint=f"make it here instead: ckpt-patch mirror --target "
-                f"{plan.before.target.gpu.name} {source.hub_id.repo_id} DIRECTORY",
+                hint="make it here instead: ckpt-patch "
+                + mirror_words(
+                    plan.before.path, plan.before.target.to_dict(), source.hub_id.repo_id
+                ),
             )
 
 
@@ -161,7 +165,7 @@ def _files(plan: Plan, source: Repository) -> Iterator[MirroredFile]:
                 edit.after_sha256,
                 patch=edit.patch,
                 inverse=edit.inverse,
-                git_sha1=git_sha1(edit.after),
+                git_sha1=cache.blob_id(edit.after),
             )
         elif blob.large:
             yield MirroredFile(path, "weights", blob.size, blob.digest, blob.digest)

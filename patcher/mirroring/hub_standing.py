@@ -27,6 +27,12 @@ _MAX_MANIFEST = 64 * 1024 * 1024
 _OF_THE_HUB = {".gitattributes"}
 
 
+class OccupiedError(RefusedError):
+    """What is at the destination is somebody else's; nothing was written."""
+
+    slug = "hub-occupied"
+
+
 @dataclass(frozen=True, slots=True)
 class Changes:
     """What one commit does; false where there is nothing to do.
@@ -61,7 +67,7 @@ def changes(name: str, wanted: Manifest, plan: Plan) -> Changes:
     """From what is there to what is wanted.
 
     Raises:
-        RefusedError: it is something else, or somebody has edited what would be overwritten.
+        OccupiedError: it is something else, or somebody has edited what would be overwritten.
         UnreadableError: the Hub does not say.
     """
     present = uploading.find(HubId(name))
@@ -123,7 +129,7 @@ def _manifest(name: str, present: Repository) -> Manifest | None:
     """The manifest of the mirror that is there; ``None`` where nothing is.
 
     Raises:
-        RefusedError: there is something else.
+        OccupiedError: there is something else.
     """
     import msgspec  # noqa: PLC0415 - lazy: only mirrors have a manifest
 
@@ -137,17 +143,16 @@ def _manifest(name: str, present: Repository) -> Manifest | None:
         raise _foreign(name, f"has a manifest that cannot be trusted ({error})") from error
 
 
-def _foreign(name: str, why: str) -> RefusedError:
-    owner = name.partition("/")[0]
-    return RefusedError(
+def _foreign(name: str, why: str) -> OccupiedError:
+    return OccupiedError(
         f"{why}. Nothing was written",
         path=name,
-        hint=f"choose a repository that does not exist yet: hub://{owner}/ANOTHER-NAME",
+        hint=f"choose a repository that does not exist yet, such as hub://{name}-mirror",
     )
 
 
-def _edited(name: str, paths: list[str]) -> RefusedError:
-    return RefusedError(
+def _edited(name: str, paths: list[str]) -> OccupiedError:
+    return OccupiedError(
         "somebody has edited files there that this mirror would overwrite. Nothing was written",
         path=name,
         hint="to have the mirror's own again: hf repos delete-files "

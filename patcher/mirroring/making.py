@@ -112,7 +112,7 @@ def prepare(
     source.require_settled(checkpoint.root)
     tree = listing.survey(str(checkpoint.root))
     if config_only:
-        config_folder.require_obeyed(checkpoint, plan)
+        config_folder.require_obeyed(checkpoint, plan, place.path)
         tree = config_folder.narrowed(tree)
     else:
         source.require_complete(checkpoint, tree)

@@ -6,7 +6,6 @@ carries a hash of itself; one that was cut or edited is refused as a whole.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import re
@@ -112,11 +111,6 @@ class Manifest:
         document = json.dumps(replace(self, tool_version="", files=files).to_dict())
         result: dict[str, Any] = json.loads(document)
         return result
-
-
-def git_sha1(data: bytes) -> str:
-    """What git, and so the Hub, calls these bytes."""
-    return hashlib.sha1(b"blob %d\0" % len(data) + data, usedforsecurity=False).hexdigest()
 
 
 def encode(manifest: Manifest) -> bytes:

@@ -10,9 +10,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from patcher.errors import RefusedError, UsageError
-from patcher.headers.files import quoted
 from patcher.hub import cache
-from patcher.in_cache import target_options
+from patcher.in_cache import mirror_words
 from patcher.mirroring import listing
 
 if TYPE_CHECKING:
@@ -104,13 +103,14 @@ def compose(folder: str, plan: Plan, tree: Tree, manifest: Manifest) -> Revision
 
 def no_links(path: str, plan: Plan, why: str) -> RefusedError:
     """The error for a cache in which a revision would have to copy the weights."""
-    source = plan.before.path
-    options = target_options(plan.before.target.to_dict())
+    words = mirror_words(
+        plan.before.path, plan.before.target.to_dict(), plan.before.origin["repo_id"]
+    )
     return RefusedError(
         f"{why}, so a revision in the cache would need a copy of the weights. Nothing was written",
         path=path,
         hint="choose a place outside of the cache, on the same file system, for a copy whose "
-        f"weights are hard links: ckpt-patch mirror {options} {quoted(source)} DEST",
+        f"weights are hard links: ckpt-patch {words}",
     )
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from patcher import fsio
+from patcher import fsio, planning
+from patcher.checkpoint import open_checkpoint
 from patcher.errors import RefusedError, UnreadableError
 from patcher.headers import INDEX_FILE, tally_index
 from patcher.headers.files import quoted
@@ -17,8 +18,31 @@ if TYPE_CHECKING:
 
     from patcher.checkpoint import Checkpoint
     from patcher.mirroring.listing import Tree
+    from patcher.planning import Plan
 
 _SHOWN = 3
+
+
+def downloaded(
+    checkpoint: Checkpoint, plan: Plan, recipe: str | None = None
+) -> tuple[Checkpoint, Plan]:
+    """All of a repository on the Hub, as a snapshot like any other, with its plan.
+
+    What is here already is returned as it is.
+
+    Args:
+        checkpoint: the source.
+        plan: of it, made before anything large is fetched.
+        recipe: that the plan was asked for with.
+
+    Raises:
+        UnreadableError: a file did not arrive, or arrived damaged.
+    """
+    if checkpoint.remote is None:
+        return checkpoint, plan
+    checkpoint.remote.download()
+    here = open_checkpoint(checkpoint.root)
+    return here, planning.plan(here, plan.before.target, recipe)
 
 
 def require_settled(root: Path) -> None:

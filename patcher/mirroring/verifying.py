@@ -14,8 +14,10 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from patcher.errors import CkptPatchError, RefusedError, UnreadableError
 from patcher.headers.files import StrPath, open_regular, quoted
+from patcher.hub import cache
+from patcher.in_cache import located
 from patcher.mirroring import config_folder, listing
-from patcher.mirroring.manifest import HUB, Manifest, MirroredFile, git_sha1, read
+from patcher.mirroring.manifest import HUB, Manifest, MirroredFile, read
 from patcher.transaction.journal import NAME
 
 if TYPE_CHECKING:
@@ -84,17 +86,19 @@ def verify(path: StrPath, *, hashed: bool = False) -> Verified:
     """Look at a mirror and its source; changes nothing.
 
     Args:
-        path: the mirror.
+        path: the mirror, or the Hub id of a revision that was made in the cache.
         hashed: read all weights too, where their hash is known.
 
     Raises:
         RefusedError: it is not a mirror, or its manifest is damaged.
         UnreadableError: there is no such directory.
     """
-    root = os.path.abspath(path)
+    root = os.path.abspath(located(path))
     if not os.path.isdir(root):
         raise UnreadableError(
-            "there is no such directory", path=root, hint="ckpt-patch mirror SRC DEST"
+            "there is no such directory",
+            path=root,
+            hint=f"ls -ld {quoted(os.path.dirname(root))}",
         )
     manifest = read(root)
     if manifest is None:
@@ -159,7 +163,7 @@ def _downloaded(path: str, status: os.stat_result, file: MirroredFile) -> Iterat
     if file.kind == "weights":
         if status.st_size != file.size:
             yield Problem("edited", file.path, f"has changed: {_difference(status, file)}")
-    elif not {_sha256(path, file.path), _git_sha1(path)} & _known(file):
+    elif not {_sha256(path, file.path), _blob_id(path)} & _known(file):
         yield Problem("edited", file.path, "is not what the mirror on the Hub has")
 
 
@@ -272,9 +276,9 @@ def _known(file: MirroredFile) -> set[str | None]:
     return {file.after_sha256, file.git_sha1} - {None}
 
 
-def _git_sha1(path: str) -> str | None:
+def _blob_id(path: str) -> str | None:
     try:
-        return git_sha1(pathlib.Path(path).read_bytes())
+        return cache.blob_id(pathlib.Path(path).read_bytes())
     except OSError:
         return None
 

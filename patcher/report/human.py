@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from patcher.engines import NAMES
 from patcher.frozen import dataclass
 from patcher.report.escape import plain, value
+from patcher.target import command_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -93,7 +94,7 @@ def _checkpoint(result: Verdict) -> str:
 
 
 def target(result: Verdict) -> str:
-    """GPU and engine in words."""
+    """GPU and engine in words, and the launch as far as it was given."""
     gpu = result.target.gpu
     engine = result.target.engine
     if engine is None:
@@ -102,7 +103,9 @@ def target(result: Verdict) -> str:
         named = f"every known {NAMES[engine]} release is asked"
     else:
         named = f"{NAMES[engine]} {plain(result.target.version)}"
-    return f"{gpu.name} ({gpu.summary}), {named}"
+    where = {"gpu": None, "engine": None, "version": None}
+    launch = plain(command_line({**result.target.to_dict(), **where}))
+    return ", ".join(filter(None, (f"{gpu.name} ({gpu.summary})", named, launch)))
 
 
 def _sentence(result: Verdict) -> str:
@@ -213,19 +216,12 @@ def cure_command(cure: Cure, result: Verdict) -> str:
 def apply_command(result: Verdict, recipe: str | None = None) -> str:
     """The command line that applies the patch which this verdict is about."""
     is_remote = result.origin.get("origin") == "hub"
-    words = ["ckpt-patch mirror" if is_remote else "ckpt-patch apply", target_options(result)]
+    command = "ckpt-patch mirror" if is_remote else "ckpt-patch apply"
+    words = [command, plain(command_line(result.target.to_dict()))]
     patches = [cure.recipe for cure in result.cures if cure.kind == "patch"]
     if recipe and (result.outcome != "conflict" or recipe != next(iter(patches), recipe)):
         words.append(f"--recipe {recipe}")
     return " ".join([*words, shell_path(result.path), *(["DEST"] if is_remote else [])])
-
-
-def target_options(result: Verdict) -> str:
-    """``--target sm120 --engine vllm==0.16.0``."""
-    chosen = result.target
-    engine = "" if chosen.engine is None else f" --engine {chosen.engine}"
-    version = "" if chosen.version is None else f"=={chosen.version}"
-    return f"--target {chosen.gpu.name}{engine}{version}"
 
 
 def shell_path(path: str) -> str:

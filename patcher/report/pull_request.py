@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 _STATES = {
     "refuses": "**does not start**",
+    "fails": "starts, and a kernel is expected to fail at run time",
     "no-backend": "cannot run this model, whatever the files say",
     "unknown": "not known",
 }

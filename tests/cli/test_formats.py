@@ -84,11 +84,11 @@ def test_usage(words: tuple[str, ...], says: str, run: Run) -> None:
 
 
 def test_an_engine_without_facts_is_unknown(run: Run) -> None:
-    done = run("check", "--target", "gfx942", "--engine", "vllm==0.16.0", str(FIXTURE))
+    done = run("check", "--target", "gfx942", "--engine", "vllm==0.33.0", str(FIXTURE))
     assert done.code == 4
     assert "unknown." in done.out
     assert "gfx942 is not covered" in done.out
-    applied = run("apply", "--target", "gfx942", "--engine", "vllm==0.16.0", str(FIXTURE))
+    applied = run("apply", "--target", "gfx942", "--engine", "vllm==0.33.0", str(FIXTURE))
     assert applied.code == 4
     assert "--recipe kv-cache-model-dtype" in applied.err
     old = run("check", "--target", "sm120", "--engine", "vllm==0.5.0", str(FIXTURE))
@@ -168,7 +168,7 @@ def test_check_imports_no_heavy_library() -> None:
 def test_a_bug_leaves_a_note_and_no_traceback(
     run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    def broken(*_: object) -> None:
+    def broken(*_: object, **__: object) -> None:
         raise RuntimeError("boom")
 
     monkeypatch.setattr("patcher.cli.check.check", broken)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from patcher import cures, engines, jsontext
+from patcher import cures, engines, findings, jsontext
 from patcher.engines.base import Launch
 from patcher.subject import Subject
 
@@ -33,11 +34,97 @@ def found(release: str, given: Subject) -> list[tuple[str, str]]:
 
 
 @pytest.mark.parametrize("release", ["0.14.0", "0.14.1"])
-def test_kimi_on_vllm_014_has_no_flag(release: str) -> None:
-    assert found(release, subject()) == [
+def test_kimi_on_vllm_014_has_no_dtype_flag(release: str) -> None:
+    override, *others = cures.find(subject(), "vllm", release, SM120)
+    flag, text = override.argv
+    assert flag == "--hf-overrides"
+    config = subject().values["config.json"]["quantization_config"]
+    assert json.loads(text) == {"quantization_config": {**config, "kv_cache_scheme": None}}
+    assert [(cure.kind, cure.version or cure.recipe) for cure in others] == [
         ("upgrade", ">=0.18.0"),
         ("patch", "kv-cache-model-dtype"),
     ]
+
+
+def test_an_override_that_nobody_could_paste_is_not_offered() -> None:
+    given = subject()
+    config = given.values["config.json"]
+    block = config["quantization_config"] | {"ignore": ["x" * 40] * 100}
+    values = {**given.values, "config.json": {**config, "quantization_config": block}}
+    long = replace(given, values=values)
+    kinds = [cure.kind for cure in cures.find(long, "vllm", "0.14.1", SM120)]
+    assert kinds == ["upgrade", "patch"]
+
+
+def test_an_override_of_the_other_file_is_its_whole_content() -> None:
+    given = subject()
+    config = {k: v for k, v in given.values["config.json"].items() if k != "quantization_config"}
+    sidecar = given.values["hf_quant_config.json"]
+    files = {"config.json": config, "hf_quant_config.json": sidecar}
+    alone = Subject.of(
+        {name: jsontext.read(json.dumps(v).encode(), source=name) for name, v in files.items()}
+    )
+    override = cures.find(alone, "vllm", "0.14.1", SM120)[0]
+    quantization = {**sidecar["quantization"], "kv_cache_quant_algo": None}
+    assert json.loads(override.argv[1]) == {
+        "quantization_config": {**sidecar, "quantization": quantization}
+    }
+
+
+def test_support_that_stops_again_is_said() -> None:
+    """NVFP4 with MLA: not obeyed from 0.14 to 0.19, refused from 0.20 on."""
+    nvfp4 = {"dynamic": False, "num_bits": 4, "type": "float"}
+    old = Launch("sm75", "7.5")
+    (upgrade,) = cures.find(subject(scheme=nvfp4), "vllm", "0.13.0", old)
+    assert upgrade.version == ">=0.14.0,<0.20.0"
+    assert upgrade.effect.endswith("; from 0.20.0 on it stops again")
+
+
+@pytest.mark.parametrize(
+    ("engine", "release", "flag"), [("vllm", "0.18.1", "bfloat16"), ("sglang", "0.5.23", "bf16")]
+)
+def test_a_kernel_that_will_fail_has_cures_that_avoid_it(
+    engine: str, release: str, flag: str
+) -> None:
+    """Triton has no FP8 E4M3 below SM89, and no check of these releases says so."""
+    launch = Launch("sm86", "8.6")
+    given = subject()
+    before = engines.answer(engine, release, given.values, given.model, launch)
+    assert (before.refusals, bool(findings.failing(before))) == ((), True)
+    offered = cures.find(given, engine, release, launch)
+    assert [(cure.kind, cure.argv or cure.recipe) for cure in offered] == [
+        ("flag", ("--kv-cache-dtype", flag)),
+        ("patch", "kv-cache-model-dtype"),
+    ]
+    after = engines.answer(
+        engine, release, given.values, given.model, replace(launch, kv_cache_dtype=flag)
+    )
+    assert cures.runs(after)
+
+
+def test_trtllm_mla_takes_bf16_and_not_bfloat16() -> None:
+    launch = Launch("sm100", "10.0", kv_cache_dtype="bfloat16", attention_backend="trtllm_mla")
+    given = subject()
+    refused = engines.answer("sglang", "0.5.18", given.values, given.model, launch)
+    assert [refusal.finding for refusal in refused.refusals] == ["KV011"]
+    assert cures.find(given, "sglang", "0.5.18", launch)[0].argv == ("--kv-cache-dtype", "bf16")
+
+
+def test_a_backend_that_was_asked_for_and_refuses() -> None:
+    launch = Launch("sm120", "12.0", attention_backend="FLASHMLA")
+    flags = [cure for cure in cures.find(subject(), "vllm", "0.33.0", launch) if cure.argv]
+    assert [(cure.argv, cure.effect) for cure in flags] == [
+        (
+            ("--attention-backend", "TRITON_MLA"),
+            "no change to the checkpoint; the cache holds fp8_e4m3",
+        )
+    ]
+
+
+def test_tensorrt_llm_has_no_flag_that_takes_quantization_away() -> None:
+    nvfp4 = {"dynamic": False, "num_bits": 4, "type": "float"}
+    offered = cures.find(subject(scheme=nvfp4), "trtllm", "1.2.1", Launch("sm100", "10.0"))
+    assert {cure.argv for cure in offered} <= {(), ("--kv_cache_dtype", "fp8")}
 
 
 @pytest.mark.parametrize("release", ["0.15.1", "0.16.0", "0.17.1"])

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import itertools
+import json
+import os
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from patcher.engines.extract import sglang_checkpoint
 from patcher.engines.extract.sglang import text
 from patcher.engines.extract.sglang_examples import FAMILIES, documents
 from patcher.engines.extract.sglang_launch import general
 from patcher.engines.extract.sglang_models import deaf
 from patcher.engines.extract.sglang_rules import Grid
-from patcher.engines.extract.sglang_stage import Stage
-from patcher.engines.extract.sglang_stubs import CARDS
-from patcher.engines.extract.source import DirectorySource
+from patcher.engines.extract.sglang_stage import Stage, clean_environment
+from patcher.engines.extract.sglang_stubs import CARDS, installed
+from patcher.engines.extract.source import DirectorySource, WheelSource
 from patcher.engines.sglang import forms
 from patcher.engines.sglang.rules import decide
 from patcher.metadata.model import describe
@@ -110,6 +114,70 @@ def test_a_stage_answers_for_the_card(tmp_path: Path) -> None:
         answers[card.name] = stage.get("sglang.probe:sm")(), stage.get("sglang.probe:hip")()
     assert answers["sm120"] == ((12, 0), False)
     assert answers["gfx942"] == ((9, 4), True)
+
+
+def test_the_stages_of_a_release_compile_its_code_once(tmp_path: Path) -> None:
+    folder = tmp_path / "sglang" / "srt"
+    folder.mkdir(parents=True)
+    (folder / "probe.py").write_text(
+        "import torch\nif torch.cuda.is_available():\n    def f(): pass\n"
+    )
+    (folder / "environ.py").write_text("def g(): pass\n")  # executed as a whole
+    indexes: dict[str, Any] = {}
+    found = []
+    for card in CARDS[:2]:
+        stage = Stage(DirectorySource(str(tmp_path)), card, indexes=indexes)
+        names = "sglang.srt.probe:f", "sglang.srt.environ:g"
+        found.append([stage.get(name) for name in names])
+    for one, other in zip(*found, strict=True):
+        assert one is not other
+        assert one.__code__ is other.__code__
+
+
+def test_what_is_known_of_a_struct_is_looked_up_once() -> None:
+    answers = installed()
+    fields = answers["msgspec"].structs.fields
+    assert fields is answers["msgspec.structs"].fields
+    struct = msgspec.defstruct("S", [("a", int)])
+    assert fields(struct) is fields(struct)
+    assert [field.name for field in fields(struct)] == ["a"]
+
+
+def test_no_environment_variable_reaches_a_release(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SGLANG_SOMETHING", "1")
+    before = dict(os.environ)
+    with clean_environment():
+        assert not os.environ
+        os.environ["SGLANG_LEFT"] = "1"
+    assert dict(os.environ) == before
+
+
+def test_forms_that_make_the_same_files_are_asked_about_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+
+    def outcome(stage: str, _: str, files: Any, flag: str) -> dict[str, Any]:
+        asked.append(json.dumps([stage, files, flag]))
+        return {"place": len(asked)}
+
+    monkeypatch.setattr(sglang_checkpoint, "outcome", outcome)
+    found = sglang_checkpoint.rows(lambda card: card.name, str(tmp_path / "f"))  # type: ignore[arg-type,return-value]
+    assert len(set(asked)) == len(asked)
+    combinations = {
+        family: len(list(itertools.product(*domain.values())))
+        for family, domain in FAMILIES.items()
+    }
+    assert {family: len(rows) for family, rows in found.items()} == combinations
+    assert len(asked) < sum(combinations.values())
+
+
+def test_a_wheel_tells_compiled_modules_by_their_whole_name(tmp_path: Path) -> None:
+    members = ["p/_C.abi3.so", "p/deep/_D.cpython-311-x86_64-linux-gnu.so", "p/_E.py", "p/_F.so.1"]
+    (tmp_path / "MEMBERS.json").write_text(json.dumps({"url": "https://x", "members": members}))
+    wheel = WheelSource("https://x", str(tmp_path))
+    stems = ["p/_C", "p/deep/_D", "p/_E", "p/_F", "p/_", "_C", "p/deep"]
+    assert [stem for stem in stems if wheel.has_extension(stem)] == ["p/_C", "p/deep/_D"]
 
 
 def test_the_file_has_one_rule_a_line() -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from patcher.engines import facts
-from patcher.engines.vllm.selection import Selection, select
+from patcher.engines.vllm.selection import Question, Selection, select
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -49,8 +49,7 @@ def rows(kind: str, release: str) -> Iterator[dict[str, Any]]:
 
 def answer(release: str, row: Mapping[str, Any], *, hooks: bool) -> Selection:
     text_config, architecture = KINDS[row["kind"]]
-    return select(
-        selection_facts(release),
+    question = Question(
         capability=row["capability"],
         head_size=row["head_size"],
         model_dtype=row["dtype"],
@@ -63,6 +62,7 @@ def answer(release: str, row: Mapping[str, Any], *, hooks: bool) -> Selection:
         gpu=f"FAKE-SM{row['capability'].replace('.', '')}",
         front_end=hooks,
     )
+    return select(selection_facts(release), question)
 
 
 def releases(kind: str) -> list[str]:
@@ -157,8 +157,7 @@ def test_every_row_of_the_layers(release: str) -> None:
 
 
 def kimi(release: str, dtype: str = "fp8_e4m3", capability: str = "12.0", **more: Any) -> Selection:
-    return select(
-        selection_facts(release),
+    question = Question(
         capability=capability,
         head_size=576,
         model_dtype="bfloat16",
@@ -168,6 +167,7 @@ def kimi(release: str, dtype: str = "fp8_e4m3", capability: str = "12.0", **more
         text_config=KIMI,
         **more,
     )
+    return select(selection_facts(release), question)
 
 
 def test_kimi_on_sm120_is_refused_by_0_16() -> None:
@@ -250,13 +250,19 @@ def test_hooks_and_layers_change_the_dtype() -> None:
         "num_heads_per_rank": 16,
     }
     v32 = {**sparse, "text_config": DEEPSEEK_V32, "architecture": "DeepseekV32ForCausalLM"}
-    old = select(selection_facts("0.16.0"), capability="9.0", kv_cache_dtype="fp8_e4m3", **v32)
+    old = select(
+        selection_facts("0.16.0"), Question(capability="9.0", kv_cache_dtype="fp8_e4m3", **v32)
+    )
     assert (old.selected, old.kv_cache_dtype, old.hook) == ("FLASHMLA_SPARSE", "fp8_ds_mla", True)
-    blackwell = select(selection_facts("0.33.0"), capability="12.0", kv_cache_dtype="auto", **v32)
+    blackwell = select(
+        selection_facts("0.33.0"), Question(capability="12.0", kv_cache_dtype="auto", **v32)
+    )
     assert blackwell.selected == "FLASHINFER_MLA_SPARSE_SM120"
     assert (blackwell.kv_cache_dtype, blackwell.hook) == ("fp8_ds_mla", False)
     glm = {**sparse, "text_config": GLM5, "architecture": "GlmMoeDsaForCausalLM"}
-    forced = select(selection_facts("0.33.0"), capability="10.0", kv_cache_dtype="auto", **glm)
+    forced = select(
+        selection_facts("0.33.0"), Question(capability="10.0", kv_cache_dtype="auto", **glm)
+    )
     assert (forced.kv_cache_dtype, forced.hook) == ("fp8_e4m3", True)
 
 
@@ -268,7 +274,7 @@ def gqa(release: str, head_size: int, **more: Any) -> Selection:
         "num_heads_per_rank": 8,
         **more,
     }
-    return select(selection_facts(release), head_size=head_size, **values)
+    return select(selection_facts(release), Question(head_size=head_size, **values))
 
 
 def test_head_sizes_that_no_grid_has() -> None:
@@ -291,7 +297,7 @@ def test_sinks_and_scales_per_head() -> None:
         ({"kv_cache_dtype": "fp3"}, "kv_cache_dtype fp3"),
         ({"capability": "13.0"}, "capability 13.0"),
         ({"model_dtype": "float64"}, "dtype float64"),
-        ({"attention_backend": "NO_SUCH"}, "attention backend NO_SUCH"),
+        ({"attention_backend": "NO_SUCH"}, "attention backend NO_SUCH; known: "),
     ],
 )
 def test_what_the_facts_do_not_cover_is_unknown(changes: dict[str, Any], words: str) -> None:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import ast
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from types import CodeType
 
 _Scoped = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 Guards = tuple[tuple[ast.expr, bool], ...]
@@ -33,6 +34,8 @@ class Index:
     def __init__(self, tree: ast.Module) -> None:
         #: ``(module, level)`` of every ``from module import *``.
         self.stars: list[tuple[str, int]] = []
+        self.tree = tree
+        self._codes: dict[ast.AST, CodeType] = {}
         self._all: list[Binding] = []
         self._collect(tree.body, ())
         self._by_name: dict[str, list[int]] = {}
@@ -66,6 +69,17 @@ class Index:
         """Line number of the last binding of ``name``, 0 if there is none."""
         positions = self._by_name.get(name)
         return self._all[positions[-1]].statement.lineno if positions else 0
+
+    def code(self, node: ast.Module | ast.stmt | ast.expr, path: str, flags: int = 0) -> CodeType:
+        """The node, compiled once for all slicers that share this index."""
+        if node not in self._codes:
+            mode, whole = "exec", cast("ast.Module | ast.Expression", node)
+            if isinstance(node, ast.expr):
+                mode, whole = "eval", ast.Expression(node)
+            elif isinstance(node, ast.stmt):
+                whole = ast.Module([node], [])
+            self._codes[node] = compile(whole, path, mode, flags=flags, dont_inherit=True)
+        return self._codes[node]
 
     def _collect(self, body: list[ast.stmt], guards: Guards) -> None:
         for statement in body:

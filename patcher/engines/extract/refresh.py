@@ -1,8 +1,8 @@
 """``python -m patcher.engines.extract.refresh vllm 0.34.0``: all that a new release needs.
 
 Runs the release's code, stores its facts and dates, writes the page of what is supported anew, and
-prints what changed since the release before. No code is edited. vLLM takes a minute, SGLang some
-minutes more.
+prints what changed since the release before. No code is edited. vLLM takes a minute of one core,
+SGLang half of one; each release needs the network the first time.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def save_dates(engine: str) -> None:
     from packaging.utils import parse_sdist_filename, parse_wheel_filename  # noqa: PLC0415 - one use
     from packaging.version import Version  # noqa: PLC0415 - one use
 
-    known = {Version(release): release for release in facts.releases(engine)}
+    known = {Version(name): name for name in (*facts.read(engine), *facts.releases(engine))}
     found: dict[str, str] = {}
     for file in _project_files(_PROJECTS[engine]):
         name, day = file["filename"], file["upload-time"][:10]

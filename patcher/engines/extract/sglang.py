@@ -1,6 +1,6 @@
 """Write the facts about SGLang releases: ``python -m patcher.engines.extract.sglang 0.5.24``.
 
-Needs the network once per release (the wheel's Python files are cached) and some minutes of one
+Needs the network once per release (the wheel's Python files are cached) and half a minute of one
 core; neither torch nor a GPU. The facts go to ``patcher/engines/facts/sglang``; a release that
 answers everything like an older one gets a file that says so.
 """
@@ -8,6 +8,7 @@ answers everything like an older one gets a file that says so.
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import os
 import tempfile
@@ -22,14 +23,15 @@ from patcher.engines.extract import (
 )
 from patcher.engines.extract.sglang_examples import EXAMPLE, FAMILIES
 from patcher.engines.extract.sglang_rules import Grid
-from patcher.engines.extract.sglang_stage import ASSUMED, Stage
+from patcher.engines.extract.sglang_stage import ASSUMED, Stage, clean_environment
 from patcher.engines.extract.sglang_stubs import CARDS
 from patcher.engines.extract.source import WheelSource, _project_files
 from patcher.errors import UnreadableError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
+    from patcher.engines.extract.sglang_stage import Stages
     from patcher.engines.extract.source import Source
 
     Rows = Iterable[tuple[dict[str, str], dict[str, Any]]]
@@ -39,26 +41,22 @@ FOLDER = os.path.join(os.path.dirname(__file__), "..", "facts", "sglang")
 _ON_PURPOSE = frozenset({"ValueError", "AssertionError", "RuntimeError", "NotImplementedError"})
 
 
-def extract(release: str, source: Source, launches: Rows | None = None) -> dict[str, Any]:
-    """All facts about one release. ``launches`` are rows of the launch grid, if they are there.
+def extract(release: str, source: Source) -> dict[str, Any]:
+    """All facts about one release.
 
     Raises:
         ValueError: the release raised something that it did not mean to raise.
     """
-    stage = Stage(source, CARDS[-4])
+    stages = functools.partial(Stage, source, indexes={})
+    with clean_environment(), tempfile.TemporaryDirectory() as folder:
+        return _facts(release, source, stages, functools.partial(os.path.join, folder))
+
+
+def _facts(
+    release: str, source: Source, stages: Stages, folder: Callable[[str], str]
+) -> dict[str, Any]:
+    stage = stages(CARDS[-4])
     flags = sglang_launch.choices(stage)
-    with tempfile.TemporaryDirectory() as folder:
-        rows = list(launches or sglang_launch.rows(source, folder))
-    with tempfile.TemporaryDirectory() as folder:
-        families = sglang_checkpoint.rows(source, folder)
-    with tempfile.TemporaryDirectory() as folder:
-        known = sglang_architectures.latent(source, folder)
-        groups = sglang_architectures.groups(source, folder, known)
-    pools = list(sglang_checkpoint.pools(source, flags["kv_cache_dtype"]))
-    _check(release, rows)
-    _check(release, pools)
-    for found in families.values():
-        _check_stubs(release, found)
     return {
         "engine": "sglang",
         "release": release,
@@ -66,34 +64,55 @@ def extract(release: str, source: Source, launches: Rows | None = None) -> dict[
         "flags": flags,
         "launch": {
             "from": _lines(stage, "sglang.srt.server_args:ServerArgs"),
-            **_table(rows, sglang_launch.FEATURES),
+            **_table(
+                _meant(release, sglang_launch.rows(stages, folder("launches"))),
+                sglang_launch.FEATURES,
+            ),
         },
         "architectures": {
             "from": ["launches without flags; see patcher.engines.extract.sglang_architectures"],
-            "mla": known,
-            "groups": groups,
+            **_architectures(source, stages, folder("architectures")),
         },
         "checkpoint": {
             "from": _lines(stage, *sglang_checkpoint.PROVENANCE),
-            "capability": _capabilities(families),
-            "families": {
-                name: _table(_plain(found), tuple(FAMILIES[name]))
-                for name, found in families.items()
-            },
+            **_families(release, sglang_checkpoint.rows(stages, folder("checkpoint"))),
         },
         "pool": {
             "from": _lines(stage, *sglang_checkpoint.POOL),
-            **_table(pools, sglang_checkpoint.FEATURES),
+            **_table(
+                _meant(release, sglang_checkpoint.pools(stages, flags["kv_cache_dtype"])),
+                sglang_checkpoint.FEATURES,
+            ),
         },
         "registry": {
             "from": _lines(stage, *sglang_registry.PROVENANCE),
             **_table(
-                sglang_registry.rows(source, flags["attention_backend"]), sglang_registry.FEATURES
+                sglang_registry.rows(stages, flags["attention_backend"]), sglang_registry.FEATURES
             ),
         },
         "deaf": {
             "from": ["sglang/srt/models: classes that never set self.quant_config (read, not run)"],
             "architectures": sglang_models.deaf(source),
+        },
+    }
+
+
+def _architectures(source: Source, stages: Stages, folder: str) -> dict[str, Any]:
+    names = sglang_architectures.names(source)
+    latent = sglang_architectures.latent(stages, folder, names)
+    return {
+        "mla": latent,
+        "groups": sglang_architectures.groups(stages, folder, names, latent),
+    }
+
+
+def _families(release: str, families: dict[str, Any]) -> dict[str, Any]:
+    for found in families.values():
+        _check_stubs(release, found)
+    return {
+        "capability": _capabilities(families),
+        "families": {
+            name: _table(_plain(found), tuple(FAMILIES[name])) for name, found in families.items()
         },
     }
 
@@ -118,10 +137,11 @@ def _refusal(result: dict[str, Any]) -> dict[str, Any] | None:
     return result if "err" in result else None
 
 
-def _check(release: str, rows: Rows) -> None:
+def _meant(release: str, rows: Rows) -> Rows:
     for given, result in rows:
         if result.get("err", "ValueError") not in _ON_PURPOSE:
             raise ValueError(f"SGLang {release}: {given} ended in {result}")
+        yield given, result
 
 
 def _check_stubs(release: str, rows: Rows) -> None:

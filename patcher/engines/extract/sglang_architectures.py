@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 from patcher.engines.extract.sglang_launch import TWINS, outcome
 from patcher.engines.extract.sglang_models import MODELS, files, write
-from patcher.engines.extract.sglang_stage import Stage
 from patcher.engines.extract.sglang_stubs import CARDS
 
 if TYPE_CHECKING:
+    from patcher.engines.extract.sglang_stage import Stage, Stages
     from patcher.engines.extract.source import Source
 
 _PLACES = ("sglang/srt/server_args.py", "sglang/srt/configs/model_config.py")
@@ -26,20 +26,19 @@ _KEPT = ("attention_backend", "kv_cache_dtype", "page_size", "err", "msg", "unkn
 Outcome = dict[str, Any]
 
 
-def groups(source: Source, folder: str, known: list[str]) -> list[dict[str, Any]]:
+def groups(stages: Stages, folder: str, names: list[str], known: list[str]) -> list[dict[str, Any]]:
     """``model`` (a kind), ``names``, and ``gpus`` with what a launch without flags resolves there.
 
-    ``known`` are the architectures with latent attention. Each one gets the fields of its kind and
-    no others; where its code misses one, the outcome is ``unknown``. Architectures that behave like
-    their kind are left out; a GPU that has a twin is taken to behave like it.
+    ``known`` are those of the ``names`` with latent attention. Each one gets the fields of its kind
+    and no others; where its code misses one, the outcome is ``unknown``. Architectures that behave
+    like their kind are left out; a GPU that has a twin is taken to behave like it.
     """
     found: dict[tuple[str, str], dict[str, Outcome]] = {}
     usual: dict[str, dict[str, Outcome]] = {}
-    names = sorted(_names(source))
     for card in CARDS:
         if card.name in TWINS:
             continue
-        stage = Stage(source, card)
+        stage = stages(card)
         gpus = ",".join([card.name, *(a for a, b in TWINS.items() if b == card.name)])
         for kind in ("mla", "mha", "dsa"):
             first = MODELS[kind]["architectures"][0]
@@ -51,12 +50,12 @@ def groups(source: Source, folder: str, known: list[str]) -> list[dict[str, Any]
     return _grouped({key: r for key, r in found.items() if r != usual[key[0]]})
 
 
-def latent(source: Source, folder: str) -> list[str]:
-    """The architectures that this release runs with latent attention (MLA)."""
-    stage = Stage(source, CARDS[-4])
+def latent(stages: Stages, folder: str, names: list[str]) -> list[str]:
+    """Those of the architectures that this release runs with latent attention (MLA)."""
+    stage = stages(CARDS[-4])
     config = stage.get("sglang.srt.configs.model_config:ModelConfig")
     found = []
-    for name in sorted(_names(source)):
+    for name in names:
         path = _write(folder, "mla", name)
         with contextlib.suppress(Exception):  # an architecture that needs more fields
             if config(path).attention_arch.name == "MLA":
@@ -64,9 +63,10 @@ def latent(source: Source, folder: str) -> list[str]:
     return found
 
 
-def _names(source: Source) -> set[str]:
+def names(source: Source) -> list[str]:
+    """The architectures that the code behind ServerArgs names, sorted."""
     places = [*_PLACES, *files(source, "sglang/srt/arg_groups/")]
-    return {name for path in places for name in _NAME.findall(source.read(path))}
+    return sorted({name for path in places for name in _NAME.findall(source.read(path))})
 
 
 def _ask(stage: Stage, folder: str, kind: str, architecture: str) -> Outcome:

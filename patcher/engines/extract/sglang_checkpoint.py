@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import json
 import os
 import re
 import types
@@ -16,13 +17,13 @@ from typing import TYPE_CHECKING, Any
 
 from patcher.engines.extract.sglang_examples import FAMILIES, documents
 from patcher.engines.extract.sglang_models import write
-from patcher.engines.extract.sglang_stage import Stage, clean_environment
+from patcher.engines.extract.sglang_stage import clean_environment
 from patcher.engines.extract.sglang_stubs import CARDS, nothing
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from patcher.engines.extract.source import Source
+    from patcher.engines.extract.sglang_stage import Stage, Stages
 
 _MODEL_CONFIG = "sglang.srt.configs.model_config:ModelConfig"
 _QUANT_CONFIG = "sglang.srt.model_loader.weight_utils:get_quant_config"
@@ -49,20 +50,25 @@ class _ReachedError(Exception):
     """The part of a method that matters is over."""
 
 
-def rows(source: Source, folder: str) -> dict[str, list[tuple[dict[str, str], dict[str, Any]]]]:
+def rows(stages: Stages, folder: str) -> dict[str, list[tuple[dict[str, str], dict[str, Any]]]]:
     """Family -> forms with their outcome: ``quantization``, ``class``, ``algo``, ``scales``.
 
     ``algo`` is what the pool's dtype is chosen by, ``scales`` the class that loads k/v scales. A
     refusal has ``stage`` (config or loader), ``err`` and ``msg`` instead.
     """
-    stages = {vendor: Stage(source, _card(name)) for vendor, name in _VENDORS.items()}
+    os.makedirs(folder, exist_ok=True)
+    by_vendor = {vendor: stages(_card(name)) for vendor, name in _VENDORS.items()}
     found: dict[str, list[tuple[dict[str, str], dict[str, Any]]]] = {}
+    known: dict[str, dict[str, Any]] = {}  # forms without effect on the files are asked once
     for family, domain in FAMILIES.items():
         found[family] = []
         for values in itertools.product(*domain.values()):
             forms = dict(zip(domain, values, strict=True))
-            result = outcome(stages[forms["vendor"]], folder, forms)
-            found[family].append((forms, result))
+            files, flag = documents(forms), forms["quantization_flag"]
+            key = json.dumps([files, flag, forms["vendor"]])
+            if key not in known:
+                known[key] = outcome(by_vendor[forms["vendor"]], folder, files, flag)
+            found[family].append((forms, known[key]))
     return found
 
 
@@ -70,14 +76,13 @@ def _card(name: str) -> Any:
     return next(card for card in CARDS if card.name == name)
 
 
-def outcome(stage: Stage, folder: str, forms: Mapping[str, str]) -> dict[str, Any]:
-    """What the release does with an example of these forms."""
-    files = documents(forms)
-    for name in os.listdir(folder):
+def outcome(stage: Stage, folder: str, files: Mapping[str, Any], flag: str) -> dict[str, Any]:
+    """What the release does with a checkpoint of these files; ``flag`` is ``--quantization``."""
+    for name in os.listdir(folder):  # some file systems are slow to truncate
         os.remove(os.path.join(folder, name))
     path = write(folder, files)
     with clean_environment():
-        return _load(stage, path, forms.get("quantization_flag", "-"))
+        return _load(stage, path, flag)
 
 
 def _load(stage: Stage, path: str, flag: str) -> dict[str, Any]:
@@ -121,14 +126,14 @@ def _refusal(stage: str, quantization: str | None, error: Exception) -> dict[str
     return {"stage": stage, "quantization": quantization, "err": type(error).__name__, "msg": text}
 
 
-def pools(source: Source, flags: list[str]) -> Iterator[tuple[dict[str, str], dict[str, Any]]]:
+def pools(stages: Stages, flags: list[str]) -> Iterator[tuple[dict[str, str], dict[str, Any]]]:
     """The pool's dtype for each ServerArgs value and each algorithm that the checkpoint states.
 
     ``bf16`` is asked for even where the command line does not know it: models set it.
     """
     algos = {"FP8": "FP8", "fp8": "fp8", "other": "NVFP4", "none": None}
     for card in (_card("sm90"), _card("sm120"), _card("gfx942"), _card("gfx950")):
-        stage = Stage(source, card)
+        stage = stages(card)
         for flag, (name, algo) in itertools.product(dict.fromkeys((*flags, "bf16")), algos.items()):
             try:
                 dtype = {"dtype": repr(pool(stage, flag, algo)).removeprefix("torch.")}

@@ -187,7 +187,7 @@ FAMILIES: dict[str, dict[str, tuple[str, ...]]] = {
 
 def documents(forms: Mapping[str, str]) -> dict[str, Any]:
     """Metadata files that have these forms; features that are not named are absent."""
-    config = copy.deepcopy(MODELS["mla"])
+    config = dict(MODELS["mla"])
     if forms.get("nemotron") == "yes":
         config.update(model_type="nemotron_h", architectures=["NemotronHForCausalLM"])
     files: dict[str, Any] = {"config.json": config}

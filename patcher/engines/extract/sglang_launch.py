@@ -8,14 +8,14 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from patcher.engines.extract.sglang_models import MODELS, write
-from patcher.engines.extract.sglang_stage import Stage, clean_environment
+from patcher.engines.extract.sglang_stage import clean_environment
 from patcher.engines.extract.sglang_stubs import CARDS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from patcher.engines.extract.sglang_stage import Stage, Stages
     from patcher.engines.extract.sglang_stubs import Card
-    from patcher.engines.extract.source import Source
 
     Row = tuple[dict[str, str], dict[str, Any]]
 
@@ -79,20 +79,19 @@ def outcome(stage: Stage, path: str, flags: dict[str, str | None]) -> dict[str, 
     return {name: value for name, value in values.items() if value is not None}
 
 
-def rows(source: Source, folder: str) -> Iterator[Row]:
+def rows(stages: Stages, folder: str) -> Iterator[Row]:
     """Every launch of the grid with its outcome; ``"-"`` stands for a flag that is not given.
 
     A card that has a ``TWINS`` entry is first asked a fifth of the grid. If its twin gave the same
     answers there, the twin's other answers are taken for it; else it is asked everything.
     """
-    indexes: dict[str, Any] = {}
     paths = {
         kind: write(os.path.join(folder, kind), {"config.json": config})
         for kind, config in MODELS.items()
     }
     known: dict[str, list[Row]] = {}
     for card in CARDS:
-        stage = Stage(source, card, indexes=indexes)
+        stage = stages(card)
         grid = list(launches(choices(stage), card))
         twin = known.get(TWINS.get(card.name, ""))
         sample = [_row(stage, paths, launch) for launch in grid[::_SAMPLE]] if twin else []

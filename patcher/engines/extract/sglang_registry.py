@@ -11,13 +11,12 @@ import traceback
 import types
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from patcher.engines.extract.sglang_stage import Stage
 from patcher.engines.extract.sglang_stubs import CARDS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from patcher.engines.extract.source import Source
+    from patcher.engines.extract.sglang_stage import Stage, Stages
 
 FEATURES = ("backend", "mla", "gpu")
 _REGISTRY = "sglang.srt.layers.attention.attention_registry"
@@ -43,10 +42,10 @@ def _construct(*_: object, **__: object) -> NoReturn:
     raise _ConstructedError
 
 
-def rows(source: Source, backends: list[str]) -> Iterator[tuple[dict[str, str], dict[str, Any]]]:
+def rows(stages: Stages, backends: list[str]) -> Iterator[tuple[dict[str, str], dict[str, Any]]]:
     """Backend x MLA or not x GPU -> ``{}``, or the refusal's ``err`` and ``msg``."""
     for card in CARDS:
-        stage = Stage(source, card)
+        stage = stages(card)
         create = creator(stage)
         for backend in backends:
             for mla in ("yes", "no"):

@@ -13,17 +13,17 @@ import logging
 import os
 import sys
 import types
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from patcher.engines.extract.sglang_stubs import environment, installed, nothing, torch
+from patcher.engines.extract.sglang_stubs import Card, environment, installed, nothing, torch
 from patcher.engines.extract.shims import Atom, Shim, third_party
 from patcher.engines.extract.slicer import Slicer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from patcher.engines.extract.index import Index
-    from patcher.engines.extract.sglang_stubs import Card
     from patcher.engines.extract.source import Source
 
 ASSUMED = (
@@ -54,6 +54,10 @@ class _Torch(Shim):
 
     __slots__ = ()
     __version__ = "2.9.1"
+
+
+#: Makes the stage of a card; all stages of one release share its parsed and compiled code.
+Stages = Callable[[Card], "Stage"]
 
 
 class Stage(Slicer):
@@ -88,8 +92,8 @@ class Stage(Slicer):
         package = name if path.endswith("/__init__.py") else name.rpartition(".")[0]
         vars(module).update(__package__=package, __file__=path, __builtins__=self.builtins)
         sys.modules[name] = self._modules[name] = module  # type: ignore[assignment]
-        code = compile(self.source.read(path), path, "exec", dont_inherit=True)
-        exec(code, vars(module))  # noqa: S102 - the purpose of the stage
+        index = self._index(path)
+        exec(index.code(index.tree, path), vars(module))  # noqa: S102 - the purpose of the stage
         return module
 
 
@@ -120,8 +124,9 @@ class _Package(types.ModuleType):
 
 @contextlib.contextmanager
 def clean_environment() -> Iterator[None]:
-    """What a launch writes into ``os.environ`` is gone afterwards."""
+    """No environment variable; what a launch writes into ``os.environ`` is gone afterwards."""
     before = dict(os.environ)
+    os.environ.clear()
     try:
         yield
     finally:

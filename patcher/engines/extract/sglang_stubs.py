@@ -171,9 +171,15 @@ def torch(card: Card) -> dict[str, Any]:
 
 def installed() -> dict[str, Any]:
     """Third-party names with their values."""
-    modules = {name: importlib.import_module(name) for name in _REAL}
-    fields = functools.cache(modules["msgspec.structs"].fields)
-    answers = {"msgspec.structs.fields": fields, "torchada": ABSENT, "vllm": ABSENT}
+    modules: dict[str, Any] = {name: importlib.import_module(name) for name in _REAL}
+    # Else a third of a launch would go into reading the annotations of ServerArgs again.
+    structs = modules["msgspec.structs"]
+    structs = _changed(structs, fields=functools.cache(structs.fields))
+    modules |= {
+        "msgspec.structs": structs,
+        "msgspec": _changed(modules["msgspec"], structs=structs),
+    }
+    answers: dict[str, Any] = {"torchada": ABSENT, "vllm": ABSENT}
     for name in ("transformers", "transformers.configuration_utils"):
         answers[f"{name}.PretrainedConfig"] = Config
     for name in ("uint4", "uint8", "uint4b8", "uint8b128", "float8_e4m3fn", "float4_e2m1f"):
@@ -182,6 +188,10 @@ def installed() -> dict[str, Any]:
         for module in ("", ".config", ".quantization", ".quantization.quant_args"):
             answers[f"compressed_tensors{module}.{name}"] = value
     return modules | answers
+
+
+def _changed(module: Any, **names: Any) -> types.SimpleNamespace:
+    return types.SimpleNamespace(**{**vars(module), **names})
 
 
 def _none_found(*_: object, **__: object) -> list[Any]:

@@ -257,7 +257,7 @@ class Scope(dict[str, Any]):
         return all(bool(self._evaluate(test)) is wanted for test, wanted in guards)
 
     def _evaluate(self, test: ast.expr) -> Any:
-        return eval(compile(ast.Expression(test), self.path, "eval"), self)  # noqa: S307 - the purpose
+        return eval(self.index.code(test, self.path), self)  # noqa: S307 - the purpose
 
     def _run(self, statement: ast.stmt) -> None:
         # A class body reads globals past __missing__ (LOAD_NAME): its names must be there before.
@@ -266,8 +266,7 @@ class Scope(dict[str, Any]):
                 with contextlib.suppress(KeyError):
                     self[name]
         self._done.add(statement)
-        module = ast.Module([statement], [])
-        code = compile(module, self.path, "exec", flags=_LAZY_ANNOTATIONS, dont_inherit=True)
+        code = self.index.code(statement, self.path, _LAZY_ANNOTATIONS)
         try:
             with _registered(self._module):
                 exec(code, self)  # noqa: S102 - the purpose of this module

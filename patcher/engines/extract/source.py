@@ -15,12 +15,9 @@ import urllib.request
 import zipfile
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from patcher.errors import UnreadableError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 _SIMPLE_JSON = "application/vnd.pypi.simple.v1+json"
 _CHUNK = 1 << 16
@@ -61,7 +58,9 @@ class DirectorySource:
     def has_extension(self, stem: str) -> bool:
         """Whether a compiled module of this name lies in the directory."""
         folder, _, name = os.path.join(self.root, stem).rpartition("/")
-        return os.path.isdir(folder) and _any_extension(os.listdir(folder), name)
+        return os.path.isdir(folder) and any(
+            found.startswith(f"{name}.") and found.endswith(".so") for found in os.listdir(folder)
+        )
 
 
 class WheelSource:
@@ -100,15 +99,20 @@ class WheelSource:
 
     def has_extension(self, stem: str) -> bool:
         """Whether the wheel holds a compiled module of this name."""
-        return _any_extension(self.names, stem)
+        return stem in self._extensions
+
+    @cached_property
+    def _extensions(self) -> frozenset[str]:
+        """Every compiled module without its tags; releases ask for thousands that are not there."""
+        return frozenset(
+            os.path.join(folder, name.partition(".")[0])
+            for folder, name in map(os.path.split, self.names)
+            if name.endswith(".so")
+        )
 
     @cached_property
     def _zip(self) -> zipfile.ZipFile:
         return zipfile.ZipFile(io.BufferedReader(_HttpFile(self.url), _CHUNK))
-
-
-def _any_extension(names: Iterator[str] | frozenset[str] | list[str], stem: str) -> bool:
-    return any(name.startswith(f"{stem}.") and name.endswith(".so") for name in names)
 
 
 def _write(path: str, data: bytes) -> None:

@@ -45,7 +45,8 @@ def page() -> str:
 
 def _summary() -> Iterator[tuple[str, ...]]:
     for engine, name in engines.NAMES.items():
-        rows = list(provenance.packaged(engine))
+        known = engines.releases(engine)
+        rows = [row for row in provenance.packaged(engine) if row.release in known]
         first, last = rows[0], rows[-1]
         how = {row.how: provenance.MEANINGS[row.how].partition(";")[0] for row in rows}
         span = f"{len(rows)}, {first.release} to {last.release}"

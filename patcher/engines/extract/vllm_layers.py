@@ -13,7 +13,7 @@ from patcher.engines.extract.vllm_standins import Settings
 
 if TYPE_CHECKING:
     import types
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from patcher.engines.extract.explore import Tree
 
@@ -33,8 +33,9 @@ _MLA = {
     "kv_b_proj": Shim("kv_b_proj", {}),
     "indexer": Shim("indexer", {"indexer.topk_indices_buffer.shape": (8192, 2048)}),
 }
+_SOFT_CAP = "attn_logit_softcapping"
 _TEXT_CONFIG: dict[str, Sequence[Any]] = {
-    **{f"has {name}": (True,) for name in TEXT_CONFIG},
+    **{f"has {name}": (True,) for name in TEXT_CONFIG if name != _SOFT_CAP},
     **{name: (_MLA[name],) for name in TEXT_CONFIG if name in _MLA},
     "index_topk": (2048,),
 }
@@ -45,10 +46,11 @@ _IMPLEMENTATION = {
     "num_kv_heads": 1,
     "alibi_slopes": None,
     "sliding_window": None,
-    "logits_soft_cap": None,
     "attn_type": "decoder",
     "kv_sharing_target_layer_name": None,
 }
+#: What a hook may set beside a backend; what the backends answer then was not asked.
+_ATTENTION_SETTINGS = {"flash_attn_version", "use_non_causal"}
 #: What a constructor raises when it refuses, in attention code; anything else is an accident of
 #: the stand-ins.
 _REFUSALS = (ValueError, NotImplementedError, AssertionError)
@@ -61,7 +63,6 @@ def forced(release: Release) -> Tree:
     """
 
     def ask(stage: Stage) -> Tree:
-        stage.config = stage.new_config()
         # Release 0.12 assigns to the module of environment variables.
         environment = vars(stage.slicer.module("vllm.envs"))
         environment.pop("VLLM_ATTENTION_BACKEND", None)
@@ -77,13 +78,25 @@ def forced(release: Release) -> Tree:
 
 def hooks(release: Release) -> dict[str, Any]:
     """Architecture -> ``[place, the cache dtype that its config hook leaves]``."""
+    return _hooks(release, {"cache_dtype"}, _hook)
+
+
+def steered(release: Release) -> dict[str, Any]:
+    """Architecture -> ``[place, the backend that its config hook chooses, or null]``."""
+    return _hooks(release, {"backend", *_ATTENTION_SETTINGS}, _chosen_by_hook)
+
+
+def _hooks(
+    release: Release, attributes: set[str], ask: Callable[[Release, str], Tree]
+) -> dict[str, Any]:
+    """The answers of ``ask`` for the architectures whose config hook writes ``attributes``."""
     found: dict[str, Any] = {}
     for architecture, hook in release.stage.slicer.get(_HOOKS).items():
         code = _function(hook.verify_and_update_config).__code__
-        if not _writes_cache_dtype(code):
+        if not _writes(code, attributes):
             continue
         try:
-            tree = _hook(release, architecture)
+            tree = ask(release, architecture)
         except ShimJudgedError as error:
             tree = ["unknown", str(error)]
         found[architecture] = [f"{code.co_filename}:{code.co_firstlineno}", tree]
@@ -94,16 +107,15 @@ def _function(method: Any) -> Any:
     return getattr(method, "__func__", method)
 
 
-def _writes_cache_dtype(code: types.CodeType) -> bool:
+def _writes(code: types.CodeType, attributes: set[str]) -> bool:
     return any(
-        step.opname == "STORE_ATTR" and step.argval == "cache_dtype"
+        step.opname == "STORE_ATTR" and step.argval in attributes
         for step in dis.get_instructions(code)
     )
 
 
 def _hook(release: Release, architecture: str) -> Tree:
     def ask(stage: Stage) -> Tree:
-        stage.config = stage.new_config()
         cache = stage.config.cache_config
         cache.cache_dtype = stage.inputs.known_value("kv_cache_dtype")
         stage.config.parallel_config.set_dcp_defaults = lambda **_: None
@@ -111,6 +123,18 @@ def _hook(release: Release, architecture: str) -> Tree:
         return _or_same(cache.cache_dtype, stage)
 
     return release.explore(ask, **{"has index_topk": (True,)})
+
+
+def _chosen_by_hook(release: Release, architecture: str) -> Tree:
+    def ask(stage: Stage) -> Tree:
+        stage.slicer.get(_HOOKS)[architecture].verify_and_update_config(stage.config)
+        attention = vars(stage.config.attention_config)
+        for name in sorted(_ATTENTION_SETTINGS & attention.keys()):
+            return ["unknown", f"its hook sets {name}, with which no backend was asked"]
+        backend = attention["backend"]
+        return None if backend is None else str(backend.name)
+
+    return release.explore(ask)
 
 
 def _or_same(dtype: str, stage: Stage) -> str:
@@ -157,6 +181,12 @@ def _dtype_handed_over(stage: Stage, backend: Any, dtype: str) -> str:
     return handed[0]
 
 
+def _soft_cap(stage: Stage) -> dict[str, Any]:
+    """As the models pass it on: the value of their config, or nothing."""
+    has = stage.inputs.known_value(f"has {_SOFT_CAP}")
+    return {"logits_soft_cap": stage.inputs[_SOFT_CAP] if has else None}
+
+
 def _reaches_constructor(stage: Stage, backend: Any, dtype: str) -> bool:
     capable: bool = backend.supports_compute_capability(stage.capability)
     return capable and backend.supports_kv_cache_dtype(dtype)
@@ -180,7 +210,7 @@ def constructor(release: Release, name: str) -> list[Any]:
         dtype = stage.inputs.known_value("kv_cache_dtype")
         if not _reaches_constructor(stage, backend, dtype):
             return None
-        own = _MLA if backend.is_mla() else {}
+        own = _MLA | {"logits_soft_cap": None} if backend.is_mla() else _soft_cap(stage)
         try:
             backend.get_impl_cls()(**_IMPLEMENTATION, **own, kv_cache_dtype=dtype)
         except (ShimJudgedError, Exception) as error:  # noqa: BLE001 - sorted below

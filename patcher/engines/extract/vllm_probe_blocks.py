@@ -9,7 +9,7 @@ import tempfile
 from typing import TYPE_CHECKING, Any
 
 from patcher.engines.extract.shims import Shim, ShimJudgedError
-from patcher.engines.extract.vllm_stubs import HfConfig, at, failure, namespace, slicer
+from patcher.engines.extract.vllm_standins import HfConfig, at, failure, namespace, slicer
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -8,7 +8,7 @@ from itertools import product
 from typing import TYPE_CHECKING, Any, get_args
 
 from patcher.engines.extract.vllm_probe_methods import attention_name
-from patcher.engines.extract.vllm_stubs import at, failure, namespace, slicer
+from patcher.engines.extract.vllm_standins import at, failure, namespace, slicer
 
 if TYPE_CHECKING:
     from patcher.engines.extract.slicer import Slicer

@@ -7,7 +7,7 @@ from itertools import product
 from typing import TYPE_CHECKING, Any
 
 from patcher.engines.extract.vllm_probe_blocks import ALGOS, normalized
-from patcher.engines.extract.vllm_stubs import at, failure, namespace, slicer
+from patcher.engines.extract.vllm_standins import at, failure, namespace, slicer
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

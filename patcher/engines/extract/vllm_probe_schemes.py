@@ -5,7 +5,13 @@ from __future__ import annotations
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
-from patcher.engines.extract.vllm_stubs import QuantizationStrategy, at, failure, namespace, slicer
+from patcher.engines.extract.vllm_standins import (
+    QuantizationStrategy,
+    at,
+    failure,
+    namespace,
+    slicer,
+)
 
 if TYPE_CHECKING:
     from patcher.engines.extract.source import Source

@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from patcher.engines.extract.shims import ShimJudgedError
 from patcher.engines.extract.vllm_checks import checks, error_texts
-from patcher.engines.extract.vllm_layers import constructor, forced, hooks, stored_dtype
+from patcher.engines.extract.vllm_deepseek_v4 import deepseek_v4
+from patcher.engines.extract.vllm_features import mm_prefix
+from patcher.engines.extract.vllm_layers import constructor, forced, hooks, steered, stored_dtype
 from patcher.engines.extract.vllm_stage import ASSUMPTIONS, TEXT_CONFIG, Release, Stage
 from patcher.errors import UnreadableError
 
@@ -56,6 +58,9 @@ def facts(source: Source, version: str) -> dict[str, Any]:
         "priorities": [_at(release, f"{_CUDA}:_get_backend_priorities"), priorities],
         "forced": _asked("the forced backend", lambda: forced(release)),
         "hooks": hooks(release),
+        "steered": steered(release),
+        "mm_prefix": mm_prefix(release.stage.slicer),
+        "deepseek_v4": deepseek_v4(release),
         "stored_dtype": _asked("the stored dtype", lambda: stored_dtype(release, mla)),
         "constructors": {name: constructor(release, name) for name in names},
         "backends": {name: _backend(release, name, rows) for name in names},

@@ -9,15 +9,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, get_args
 
 from patcher.engines.extract.explore import Deferred, Inputs, Tree, explore
-from patcher.engines.extract.shims import Shim, ShimJudgedError, third_party
+from patcher.engines.extract.shims import Shim, ShimJudgedError
 from patcher.engines.extract.slicer import Slicer
 from patcher.engines.extract.vllm_standins import (
-    Module,
-    Quiet,
     Settings,
     field,
+    surroundings,
     uncached_functools,
-    undecorated,
 )
 
 if TYPE_CHECKING:
@@ -34,6 +32,7 @@ FLAGS = (
     "use_mm_prefix",
     "use_per_head_quant_scales",
     "has_sliding_window",
+    "use_rswa",
 )
 #: Dimensions in the model's text config that releases have looked at, and the values tried.
 TEXT_CONFIG = {
@@ -43,6 +42,8 @@ TEXT_CONFIG = {
     "v_head_dim": range(513),
     "index_topk": range(0, 8193, 64),
     "attn_logit_softcapping": range(1001),
+    "head_dim": range(128, 513, 128),
+    "global_head_dim": range(128, 513, 128),
 }
 #: What the facts take for granted; part of every facts file.
 ASSUMPTIONS = (
@@ -107,6 +108,7 @@ class Release:
         def run(inputs: Inputs) -> Tree:
             stage = self._stages[inputs.known_value("capability")]
             stage.inputs = inputs
+            stage.config = stage.new_config()  # hooks write into it
             return ask(stage)
 
         return explore(run, {**self.domains, **domains})
@@ -171,17 +173,13 @@ class Stage:
     def _answers(self, version: str) -> dict[str, Any]:
         cuda = "12.9" if version.startswith("0.1") else "13.0"
         return {
-            **third_party(),
+            **surroundings(),
             "functools": uncached_functools(),
-            "torch.nn.Module": Module,
             "pydantic.Field": field,
-            "pydantic.dataclasses.dataclass": undecorated,
-            "vllm.config.utils.config": undecorated,
             "torch.version.cuda": cuda,
             "torch.version.hip": None,
             "torch.cuda.get_device_capability": lambda *_: tuple(self.capability),
             "torch.get_default_dtype": self.dtype,
-            "vllm.logger.init_logger": lambda _: Quiet(),
             "vllm.triton_utils.HAS_TRITON": True,
             "vllm.v1.worker.workspace.current_workspace_manager": lambda: Shim("workspace", {}),
             "vllm.attention.selector.get_attn_backend": lambda *_, **__: self.selected,
@@ -229,12 +227,12 @@ class Stage:
                 "use_mla": inputs("use_mla"),
                 "is_mm_prefix_lm": inputs("use_mm_prefix"),
                 "dtype": self.dtype,
+                "rswa_window": self._rswa_window,
             },
             hf_config=text,
             hf_text_config=text,
             get_num_attention_heads=lambda *_: self.inputs["num_heads"],
             get_head_size=lambda: self.inputs["head_size"],
-            rswa_window=None,
             is_diffusion=False,
         )
         return Settings(
@@ -257,6 +255,9 @@ class Stage:
             speculative_config=None,
             kv_transfer_config=None,
         )
+
+    def _rswa_window(self) -> int | None:
+        return 128 if self.inputs.known_value("use_rswa") else None
 
     def input(self, name: str) -> Callable[[], Any]:
         """A reader of one input of the run that is under way."""

@@ -31,8 +31,23 @@ _FILE = re.compile(r"(?P<release>[0-9][0-9a-z.]*?)\.(?P<part>[a-z]+)\.json")
 def releases(engine: str) -> tuple[str, ...]:
     """The releases of ``engine`` with packaged facts, oldest first; empty where there are none."""
     found = _files(engine)
-    complete = {name for name, _ in found if all((name, part) in found for part in parts(engine))}
+    needed = parts(engine)
+    complete = {name for name, _ in found if all((name, part) in found for part in needed)}
     return tuple(sorted(complete, key=_number))
+
+
+@cache
+def read(engine: str) -> tuple[str, ...]:
+    """The releases that are answered by rules which were read in their code, oldest first.
+
+    They are not among ``releases``: there every case has an answer.
+    """
+    return tuple(_early(engine).get("cache_dtypes", ()))
+
+
+def _early(engine: str) -> Mapping[str, Any]:
+    has_rules = os.path.exists(os.path.join(_HERE, engine, "early.read.json"))
+    return load(engine, "early", "read") if has_rules else {}
 
 
 def parts(engine: str) -> tuple[str, ...]:
@@ -73,7 +88,7 @@ def nearest_packaged(engine: str, version: str) -> tuple[str, str | None]:
     """The packaged release that stands for ``version``, and a sentence unless it is that one.
 
     A pre-release stands for the release that it precedes, a post-release or a local build for the
-    release that it repeats; otherwise the nearest older release counts.
+    release that it repeats; otherwise the nearest older release counts. See also ``read``.
 
     Raises:
         UsageError: ``version`` is not a version.
@@ -89,14 +104,30 @@ def nearest_packaged(engine: str, version: str) -> tuple[str, str | None]:
     if base in known:
         relation = "the release it precedes" if wanted < base else "the release it is built from"
         return known[base], f"{engine} {version} is judged as {known[base]}, {relation}"
+    if early := _nearest_early(engine, str(base)):
+        return early
     older = [release for release in known if release < base]
     if not older:
-        first = f"the oldest is {next(iter(known.values()))}" if known else "there are none"
-        raise UnreadableError(f"there are no facts about {engine} {version}; {first}")
+        names = (*read(engine), *known.values())
+        first = f"the oldest is {names[0]}" if names else "there are none"
+        raise UnreadableError(
+            f"there are no facts about {engine} {version}; {first}",
+            hint=f"known: {', '.join(names)}" if names else None,
+        )
     newest = len(older) == len(known)
     why = "the newest release with facts" if newest else "the nearest older release with facts"
     release = known[max(older)]
     return release, f"{engine} {version} is judged as {release}, {why}"
+
+
+def _nearest_early(engine: str, base: str) -> tuple[str, str] | None:
+    """One of the first releases, which have no facts of their own."""
+    equal = _early(engine).get("equal", {}).get(base)
+    if equal:
+        return equal["as"], f"{engine} {base} is judged as {equal['as']}: {equal['how']}"
+    if base in read(engine):
+        return base, f"{engine} {base} is judged by rules that were read in its code, not run"
+    return None
 
 
 def _parsed(engine: str, version: str) -> Version:
@@ -137,6 +168,9 @@ def load(engine: str, release: str, part: str) -> Mapping[str, Any]:
         from patcher.engines.facts import probed  # noqa: PLC0415 - start-up time, and rare
 
         if not probed.exists(engine, release):
-            raise UnreadableError(f"there are no {part} facts about {engine} {release}") from error
+            raise UnreadableError(
+                f"there are no {part} facts about {engine} {release}",
+                hint=f"known: {', '.join(releases(engine))}",
+            ) from error
         facts = probed.load(engine, release)["parts"][part]
     return facts

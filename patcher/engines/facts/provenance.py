@@ -43,6 +43,8 @@ class Provenance:
 def packaged(engine: str) -> Iterator[Provenance]:
     """The releases with packaged facts, oldest first."""
     published = dates(engine)
+    for release in facts.read(engine):
+        yield Provenance(engine, release, "read", published.get(release))
     for release in facts.releases(engine):
         how: How = "run"
         for part in facts.parts(engine):

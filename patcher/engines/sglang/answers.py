@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from patcher.engines.base import Answer, BackendAnswer, Place, Refusal, Resolution
@@ -17,6 +16,7 @@ from patcher.engines.sglang.launch import (
 )
 from patcher.engines.sglang.notices import Case, by_hand_backend, notices
 from patcher.engines.sglang.rules import load
+from patcher.frozen import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -93,7 +93,7 @@ def _answer(asked: _Question) -> Answer:
         dsa_backends=(asked.row.dsa_prefill_backend, asked.row.dsa_decode_backend),
         flag=asked.launch.kv_cache_dtype,
         resolution=resolution,
-        scales=_heard(asked).radix_attention_method,
+        scales=asked.loaded.radix_attention_method,  # its attention layers get it all the same
         statements=tuple(pool.statements(asked.documents, asked.given)),
         is_deaf=_is_deaf(asked),
     )
@@ -106,16 +106,18 @@ def _unknown_flags(facts: Facts, launch: Launch) -> list[Refusal]:
     given = {
         "kv_cache_dtype": launch.kv_cache_dtype,
         "attention_backend": launch.attention_backend,
+        "decode_attention_backend": launch.decode_attention_backend,
     }
+    choices = {**facts["flags"], "decode_attention_backend": facts["flags"]["attention_backend"]}
     return [
         Refusal(
             "config",
             "KV009",
             f"argument --{name.replace('_', '-')}: invalid choice: {value!r} "
-            f"(choose from {', '.join(facts['flags'][name])})",
+            f"(choose from {', '.join(choices[name])})",
         )
         for name, value in given.items()
-        if value is not None and value not in facts["flags"][name]
+        if value is not None and value not in choices[name]
     ]
 
 
@@ -126,17 +128,36 @@ def _row(facts: Facts, kind: str, model: Model, launch: Launch) -> Row | str:
         cap=launch.gpu,
         kind=kind,
         attention_backend_flag=launch.attention_backend,
-        decode_flag=None,
+        decode_flag=launch.decode_attention_backend,
         kv_flag=launch.kv_cache_dtype,
     )
     if row is None:
-        return f"there are no facts about SGLang on {launch.gpu}"
+        return _not_asked(facts, launch)
     usual = usual_backend(facts, kind, launch.gpu, model.architectures)
     if isinstance(usual, str) or (model.hybrid and (usual is None or launch.attention_backend)):
         return f"SGLang's own rules for {model.architectures[0]} were not run"
+    if usual is not None and launch.decode_attention_backend is not None:
+        return (
+            f"SGLang's own rules for {model.architectures[0]} were not run with "
+            "--decode-attention-backend"
+        )
     if launch.attention_backend is not None or usual is None or not row.ok:
         return row
     return usual if launch.kv_cache_dtype == "auto" else _with_flag(usual, launch.kv_cache_dtype)
+
+
+def _not_asked(facts: Facts, launch: Launch) -> str:
+    """Why there is no row: the GPU, or backends that the release was not started with."""
+    features = facts["launch"]["features"]
+    if launch.gpu not in features["gpu"] or launch.decode_attention_backend is None:
+        return f"there are no facts about SGLang on {launch.gpu}"
+    main = launch.attention_backend
+    together = f" together with --attention-backend {main}" if main else ""
+    asked = ", ".join(name for name in features["decode_flag"] if name != "-")
+    return (
+        f"SGLang was not asked about --decode-attention-backend {launch.decode_attention_backend}"
+        f"{together}, only about one alone of {asked}"
+    )
 
 
 def _with_flag(usual: Row, flag: str) -> Row:
@@ -172,12 +193,16 @@ def _resolution(asked: _Question, dtype: str) -> Resolution:
     name = used if used in {"mxfp8", "nvfp4", "fp4_mx_block16", "fp4_e2m1"} else name
     by: Place | Literal["flag", "engine default", "model hook"] = "engine default"
     if _alias(used) != _alias(asked_for):
-        by = "model hook" if asked.launch.attention_backend is None else "engine default"
+        by = "engine default" if _asks_for_a_backend(asked.launch) else "model hook"
     elif asked_for != "auto":
         by = "flag"
     elif dtype != "model":
         by = _deciding(asked) or by
     return Resolution(name, by, read)
+
+
+def _asks_for_a_backend(launch: Launch) -> bool:
+    return (launch.attention_backend or launch.decode_attention_backend) is not None
 
 
 def _alias(value: str) -> str:
@@ -192,7 +217,10 @@ def _deciding(asked: _Question) -> Place | None:
 
 
 def _backends(asked: _Question) -> tuple[BackendAnswer, ...]:
-    names = asked.row.backends or by_hand_backend(asked.release, asked.kind, asked.launch.gpu)
+    names = asked.row.backends
+    if asked.row.prefill is None:
+        later = by_hand_backend(asked.release, asked.kind, asked.launch.gpu)
+        names = tuple(dict.fromkeys((*later, *names)))
     found = []
     for name in names:
         mla = asked.kind != "mha"
@@ -203,7 +231,7 @@ def _backends(asked: _Question) -> tuple[BackendAnswer, ...]:
 
 
 def _refused_backend(asked: _Question) -> tuple[BackendAnswer, ...]:
-    name = asked.launch.attention_backend
+    name = asked.launch.decode_attention_backend or asked.launch.attention_backend
     if asked.row.ok or name is None:
         return ()
     reasons = (f"{asked.row.err}: {asked.row.msg}",)

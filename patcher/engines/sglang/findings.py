@@ -14,6 +14,10 @@ if TYPE_CHECKING:
     from patcher.engines.base import Documents, Launch, Stage
 
 
+#: The finding that the weights' quantization is refused; as in ``vllm/methods.py``.
+WEIGHTS = "KV016"
+
+
 class Question(Protocol):
     """What the two functions need of a question."""
 
@@ -43,7 +47,7 @@ def launch_refusal(asked: Question) -> Iterator[Refusal]:
             cap=asked.launch.gpu,
             kind=asked.kind,
             attention_backend_flag=asked.launch.attention_backend,
-            decode_flag=None,
+            decode_flag=asked.launch.decode_attention_backend,
             kv_flag=flag,
         )
         for flag in asked.facts["flags"]["kv_cache_dtype"]
@@ -56,20 +60,20 @@ def loader_refusal(asked: Question) -> Iterator[Refusal]:
     """What the loader refuses.
 
     KV005 if writing ``null`` for an absent key would do, KV004 if another value of a statement
-    would, KV001 if the refusal has nothing to do with the KV cache.
+    would, KV016 if the refusal has nothing to do with the KV cache.
     """
     loaded = asked.loaded
     block = forms.block(asked.documents)
     if loaded.error is not None:
         stage: Stage = "config" if loaded.stage == "config" else "resolver"
-        yield Refusal(stage, _loader_finding(asked), loaded.error, block)
+        finding = _loader_finding(asked)
+        yield Refusal(stage, finding, loaded.error, None if finding == WEIGHTS else block)
     elif loaded.capability is not None and _is_too_old(asked.launch, loaded.capability):
         yield Refusal(
             "validator",
-            "KV001",
+            WEIGHTS,
             f"ValueError: The quantization method {loaded.quantization} is not supported for the "
             f"current GPU. Minimum capability: {loaded.capability}.",
-            block,
         )
 
 
@@ -79,7 +83,7 @@ def _loader_finding(asked: Question) -> str:
             if result.error is None:
                 was_absent = asked.given.get(feature, "-") == "-"
                 return "KV005" if was_absent and other == "null" else "KV004"
-    return "KV001"
+    return WEIGHTS
 
 
 def _is_too_old(launch: Launch, least: int) -> bool:

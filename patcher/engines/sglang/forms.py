@@ -66,7 +66,7 @@ def features(documents: Documents, model: Model, vendor: str, quantization: str)
     return {
         "place": kind,
         "method": _method(outer, place.file),
-        "algo": _name(fields.get("quant_algo", _MISSING), _ALGOS),
+        "algo": _algo(outer, fields, nested=nested),
         "kv_algo": algo_form(fields.get("kv_cache_quant_algo", _MISSING)),
         "said": str(fields.get("kv_cache_quant_algo", "")),
         "layers": _layers(fields.get("quantized_layers", _MISSING)),
@@ -75,6 +75,14 @@ def features(documents: Documents, model: Model, vendor: str, quantization: str)
         **_quark(fields),
         **found,
     }
+
+
+def _algo(outer: Mapping[str, Any], fields: Mapping[str, Any], *, nested: bool) -> str:
+    """``quant_algo``. Nested NVFP4 without a group size was not run: SGLang refuses it."""
+    name = _name(fields.get("quant_algo", _MISSING), _ALGOS)
+    if nested and "NVFP4" in name and "'group_size'" not in repr(outer):
+        return f"{name} without group_size"
+    return name
 
 
 def algo_form(value: Any) -> str:

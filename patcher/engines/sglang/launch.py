@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from patcher.engines.sglang.rules import covers, decide, outcome
+from patcher.frozen import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -35,10 +35,14 @@ class Row:
     dsa_decode_backend: str | None = None
 
     @property
+    def prefill(self) -> str | None:
+        """The backend of the prefill; ``None`` where it is chosen later."""
+        return self.prefill_attention_backend or self.attention_backend
+
+    @property
     def backends(self) -> tuple[str, ...]:
         """The backends that will be constructed, the main one first, each once."""
-        decode, prefill = self.decode_attention_backend, self.prefill_attention_backend
-        used = (prefill or self.attention_backend, decode or self.attention_backend)
+        used = (self.prefill, self.decode_attention_backend or self.attention_backend)
         return tuple(dict.fromkeys(name for name in used if name))
 
 
@@ -65,7 +69,12 @@ def server_args(  # noqa: PLR0913 - the columns of the grid
     decode_flag: str | None,
     kv_flag: str,
 ) -> Row | None:
-    """The row of the grid; ``None`` where the release was not asked (GPU, model or flag)."""
+    """The row of the grid; ``None`` where the release was not asked (GPU, model or flag).
+
+    It was asked about a backend for everything or for decoding alone, never about two of them.
+    """
+    if attention_backend_flag is not None and decode_flag is not None:
+        return None
     given = {
         "model": kind,
         "attention_backend_flag": attention_backend_flag or "-",

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from patcher.engines import facts as packaged
 from patcher.engines.base import Notice, Place
 from patcher.engines.sglang import forms, pool
+from patcher.engines.sglang.launch import construction, server_args
+from patcher.frozen import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -19,6 +21,9 @@ _KEYS = ("kv_cache_scheme", "kv_cache_quant_algo")
 _NESTED = "/quantization"
 _UNQUANTIZED = frozenset({"auto", "bfloat16"})
 _OFF = frozenset({"", "auto", "none"})
+#: Backends that could be taken instead of one that applies stored scales; fa3 has not been run with
+#: stored scales and a flag that asks for an unquantized cache, so it is not among them.
+_ALTERNATIVES = ("trtllm_mha", "trtllm_mla", "triton", "flashinfer")
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +32,7 @@ class Case:
 
     Attributes:
         kind: of the facts: mla, kimi, mha or dsa.
-        backends: those that are constructed.
+        backends: those that are constructed, the prefill's first.
         dsa_backends: the kernels of sparse attention for prefill and decode.
         flag: ``--kv-cache-dtype``.
         scales: the class that loads k/v scales, ``None`` when they stay in the files.
@@ -54,7 +59,7 @@ def notices(
     """All of them, the gravest kind first."""
     return (
         *_kernels(case),
-        *_scales(documents, case),
+        *_scales(facts, documents, case),
         *_hook(documents, case),
         *_ignored(facts, given, documents, case),
         *_slower(case),
@@ -94,10 +99,12 @@ def _matching(part: str, case: Case) -> Iterator[dict[str, Any]]:
     dtype, heads = case.resolution.kv_cache_dtype, case.model.attention_heads
     for entry in _by_hand(part):
         backends = set(entry.get("backends", case.backends)) & set(case.backends)
+        prefill = set(entry.get("prefill_backends", case.backends)) & set(case.backends[:1])
         kernels = set(entry.get("dsa_backends", case.dsa_backends)) & set(case.dsa_backends)
         if (
             _holds(entry, release=case.release, gpu=case.gpu, kind=case.kind)
             and backends
+            and prefill
             and kernels
             and dtype in entry.get("kv", (dtype,))
             and case.flag in entry.get("flags", (case.flag,))
@@ -113,13 +120,36 @@ def _kernels(case: Case) -> Iterator[Notice]:
         yield Notice(entry["finding"], "warning", f"{text} (read {entry['date']}, not run)")
 
 
-def _scales(documents: Documents, case: Case) -> Iterator[Notice]:
+def _scales(facts: Mapping[str, Any], documents: Documents, case: Case) -> Iterator[Notice]:
     """Stored scales that are loaded although nothing was divided by them."""
     if case.scales is None or not any(_declared(documents, everything=True)):
         return
     for entry in _matching("scales", case):
         text = f"{case.scales} loads stored scales, and {entry['message']}"
-        yield Notice("KV015", "warning", f"{text}: answers are wrong unless all are 1.0")
+        other = next(_unscaled(facts, case), None)
+        hint = f" (right with --attention-backend {other})" if other else ""
+        yield Notice("KV015", "warning", f"{text}: answers are wrong unless all are 1.0{hint}")
+
+
+def _unscaled(facts: Mapping[str, Any], case: Case) -> Iterator[str]:
+    """The backends that start here and leave stored scales alone; sparse attention has one."""
+    for name in _ALTERNATIVES if case.kind != "dsa" else ():
+        row = server_args(
+            facts,
+            cap=case.gpu,
+            kind=case.kind,
+            attention_backend_flag=name,
+            decode_flag=None,
+            kv_flag=case.flag,
+        )
+        other = replace(case, backends=(name,))
+        if (
+            row is not None
+            and row.ok
+            and construction(facts, name, mla=case.kind != "mha", cap=case.gpu) is None
+            and not any(part for part in ("scales", "kernels") for _ in _matching(part, other))
+        ):
+            yield name
 
 
 def _slower(case: Case) -> Iterator[Notice]:
@@ -129,7 +159,7 @@ def _slower(case: Case) -> Iterator[Notice]:
 
 def _read_default(case: Case) -> Iterator[Notice]:
     for backend in by_hand_backend(case.release, case.kind, case.gpu):
-        if case.backends == (backend,):
+        if case.backends[0] == backend:
             text = f"SGLang {case.release} chooses {backend} after the checks that were run"
             yield Notice("KV014", "info", f"{text}; this was read in its source")
 

@@ -9,7 +9,7 @@ attention layer then does. Every rule is a fact that was recorded by running the
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any
 
 from patcher.engines.base import Documents, Notice, Place, Refusal, Resolution
@@ -26,6 +26,7 @@ from patcher.engines.vllm.methods import (
 )
 from patcher.engines.vllm.notices import Outcome, notices
 from patcher.engines.vllm.quant_block import CONFIG, Block, Facts, top_block, weights_block
+from patcher.frozen import dataclass
 
 if TYPE_CHECKING:
     from patcher.metadata.model import Model
@@ -41,6 +42,7 @@ class Resolved:
         quant_method: the weights' quantization method, ``None`` for an unquantized model.
         quant_config_cls: the class that parses the block.
         per_head_scales: the selector is asked for a backend with per-head scales.
+        use_mla: the layer has multi-head latent attention.
         refusals: raised before a backend is chosen, in the release's order; the first one is seen.
         late_refusals: raised by the layer after it has got a backend.
         backend_refusals: by backend name, raised only when the selector chooses that one.
@@ -52,6 +54,7 @@ class Resolved:
     quant_method: str | None = None
     quant_config_cls: str | None = None
     per_head_scales: bool = False
+    use_mla: bool = False
     refusals: tuple[Refusal, ...] = ()
     late_refusals: tuple[Refusal, ...] = ()
     backend_refusals: Mapping[str, Refusal] = field(default_factory=dict)
@@ -110,6 +113,7 @@ def resolve(  # noqa: PLR0913 - one parameter for each part of the question
         quant_method=method,
         quant_config_cls=class_row(facts, method or "").get("class"),
         per_head_scales=order["asks_for_per_head_scales"] and layers.per_head_scheme(facts, layer),
+        use_mla=use_mla,
         refusals=refusals + (late if first else ()),
         late_refusals=() if first else late,
         backend_refusals=layers.backend_refusals(facts, layer),
