@@ -5,13 +5,12 @@ from __future__ import annotations
 import os
 import re
 import stat
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 from patcher import headers, hub, jsontext
 from patcher.errors import UnreadableError
-from patcher.frozen import dataclass
 from patcher.headers.files import StrPath, read_whole, unreadable
 from patcher.headers.index import INDEX_FILE
 from patcher.origin import Origin, locate, of_snapshot

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
 from patcher import engines, findings, recipes
 from patcher.engines.base import Place
-from patcher.frozen import dataclass
 from patcher.verdict import Cure
 
 if TYPE_CHECKING:

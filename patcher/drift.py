@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING
 
 from patcher import foreign, mirroring, transaction
 from patcher.errors import CkptPatchError
-from patcher.headers.files import StrPath, quoted, read_whole
+from patcher.headers.files import StrPath, read_whole
 from patcher.headers.index import unsafe
 from patcher.in_cache import located
 from patcher.jsontext import CONFIG_LIMITS
 from patcher.origin import has_digest, locate, noted_digest, origin_of
 from patcher.report.human import shell_path
+from patcher.target import command_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -39,10 +40,6 @@ COMMANDS = {
     "damaged": ("log {path}",),
 }
 
-_OPTIONS = (
-    ("gpu", "--target"), ("attention_backend", "--backend"), ("kv_cache_dtype", "--kv-cache-dtype"),
-    ("decode_attention_backend", "--decode-backend"),
-)  # fmt: skip
 _MAX_NOTE = 4096  # bytes; a ref is one line
 _SHORT = 12  # characters of a commit
 
@@ -77,14 +74,8 @@ def _with_commands(present: Status, root: Path) -> Status:
 
 def _launch(record: Record | None) -> str:
     """The options that give the target of a record again."""
-    target = record.target if record else {}
-    chosen = [(option, target.get(key)) for key, option in _OPTIONS]
-    if engine := target.get("engine"):
-        version = target.get("version")
-        chosen.insert(1, ("--engine", f"{engine}=={version}" if version else engine))
-    return "".join(
-        f"{option} {quoted(value)} " for option, value in chosen if value not in {None, "auto"}
-    )
+    known = record is not None and {"gpu", "engine", "version"} <= record.target.keys()
+    return f"{command_line(record.target)} " if record and known else ""
 
 
 def _mirror(root: Path, present: Status) -> Status | None:

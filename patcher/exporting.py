@@ -13,7 +13,7 @@ from patcher.errors import RefusedError
 from patcher.headers.files import quoted
 from patcher.mirroring import manifest
 from patcher.subject import Subject
-from patcher.target import Target
+from patcher.target import Target, command_line
 from patcher.transaction import kept, log, status
 
 if TYPE_CHECKING:
@@ -146,7 +146,7 @@ def _refuse_mirror(checkpoint: Checkpoint) -> None:
         raise RefusedError(
             "is a mirror, which has no copies of the original files",
             path=str(checkpoint.root),
-            hint=f"ckpt-patch export --target {made.target['gpu']} "
+            hint=f"ckpt-patch export {command_line(made.target)} "
             f"{quoted(made.source.repo_id or made.source.path)}",
         )
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 import functools
 import os
 import re
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, NoReturn
 
 from patcher.errors import UsageError
-from patcher.frozen import dataclass
 
 if TYPE_CHECKING:
     import subprocess

@@ -5,13 +5,12 @@ from __future__ import annotations
 import os
 import re
 import stat
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
 from patcher import hub
 from patcher.errors import UnreadableError
-from patcher.frozen import dataclass
 from patcher.headers.files import StrPath, kind_of, quoted, read_whole, unreadable
 from patcher.headers.index import unsafe
 

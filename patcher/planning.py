@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from patcher import __version__, jsontext, recipes
 from patcher.checking import check, judge, read
 from patcher.edits import Change, FileEdit
 from patcher.errors import RefusedError, UnreadableError
-from patcher.frozen import dataclass
 from patcher.verdict import FAILING
 
 if TYPE_CHECKING:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from copy import copy as shallow_copy
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from patcher.errors import UnreadableError
-from patcher.frozen import dataclass
 from patcher.jsontext import parse_pointer
 from patcher.metadata import declarations as statements
 from patcher.metadata import model as models

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from patcher import gpus
 from patcher.errors import UsageError
-from patcher.frozen import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -431,8 +431,9 @@ def test_verify(hub_cache: Cache, made: CacheRevision, run: Run) -> None:
     readme = hub_cache.snapshot / "README.md"
     text = os.readlink(readme)
     readme.unlink()
-    again = f"ckpt-patch mirror {os.path.relpath(hub_cache.snapshot)} --cache-revision {NAME}\n"
-    assert run("verify", made.path).out.endswith(f"Make it anew, with the same options: {again}")
+    source = os.path.relpath(hub_cache.snapshot)
+    again = f"ckpt-patch mirror {' '.join(TARGET)} {source} --cache-revision {NAME}\n"
+    assert run("verify", made.path).out.endswith(f"Make it anew: {again}")
     readme.symlink_to(text)
     link = Path(made.path, "config.json")
     link.unlink()

@@ -92,9 +92,9 @@ def test_verify_looks_at_these_files_alone(tmp_path: Path, run: Run) -> None:
     done = run("verify", folder)
     assert done.code == 1
     assert "base  config.json  has other content in the source now" in done.out
-    again = done.out.rpartition("with the same options: ")[2].strip()
-    assert again == f"ckpt-patch mirror --config-only {root} {folder}"
-    assert run(*shlex.split(again)[1:], *TARGET).code == 0
+    again = done.out.rpartition("Make it anew: ")[2].strip()
+    assert again == f"ckpt-patch mirror {' '.join(TARGET)} --config-only {root} {folder}"
+    assert run(*shlex.split(again)[1:]).code == 0
     assert run("verify", folder).code == 0
 
 

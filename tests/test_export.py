@@ -83,6 +83,9 @@ def content(folder: Path) -> Mapping[str, bytes]:
 def test_the_text(here: Path, run: Run) -> None:
     done = run("export", *SM120, "Kimi")
     assert done.code == 0
+    opens = "ckpt-patch export --target sm120 -o pull-request Kimi"
+    assert f"To open it: {opens}   (says the command)\n" in done.err
+    assert "hf upload " in run(*opens.split()[1:]).out
     text = done.out
     plan = patcher.plan(here, Target.parse("sm120"))
     printed = patcher.check(here, Target.parse("sm120", engine="vllm==0.17.1")).errors[0].detail

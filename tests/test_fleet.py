@@ -131,6 +131,9 @@ def test_from_standard_input_paths_start_here(
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(data)))
     monkeypatch.chdir(place)
     assert run("mirror", "-q", "--plan", "-").out == f"{place / 'out-a'}\n"
+    done = run("mirror", "--plan", "-")  # all was read
+    assert done.code == 4
+    assert done.err.endswith("ckpt-patch mirror --dry-run --plan -\n")
 
 
 def test_other_options_are_refused(place: Path, run: Run) -> None:

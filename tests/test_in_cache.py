@@ -350,6 +350,26 @@ def test_a_blob_that_other_repositories_share(hub_cache: Cache, run: Run) -> Non
     os.rename(shared, entry)
 
 
+def test_another_tool_that_wrote_through_the_link(hub_cache: Cache, run: Run) -> None:
+    """Both revisions have its edit, and the library says nothing; we do, and how to repair it."""
+    from huggingface_hub import snapshot_download
+
+    entry, other = hub_cache.snapshot / "config.json", hub_cache.folder / "snapshots" / OTHER
+    entry.resolve().write_bytes(entry.read_bytes().replace(b'"num_bits": 8', b'"num_bits": 9'))
+    assert scheme(snapshot_download(REPO)) == scheme(other)
+    assert scheme(other)["num_bits"] == 9
+    assert hub_cache.hf("cache", "verify", REPO).returncode == 1
+    for root in (hub_cache.snapshot, other):
+        assert run("status", "-q", str(root)).out == "foreign\n"
+    done = run("status", REPO)
+    assert "config.json is not the file that was downloaded" in done.out
+    command = shlex.split(done.out.rpartition("Next: ")[2])
+    assert hub_cache.hf(*command[1:]).returncode == 0
+    for root in (hub_cache.snapshot, other):
+        assert run("status", "-q", str(root)).out == "pristine\n"
+    assert scheme(other)["num_bits"] == 8
+
+
 # --- Killed
 
 

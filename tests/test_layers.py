@@ -10,7 +10,7 @@ import pytest
 PACKAGE = Path(__file__).resolve().parent.parent / "patcher"
 
 LAYERS = (
-    {"errors", "frozen", "jsontext", "fsio", "gpus"},
+    {"errors", "jsontext", "fsio", "gpus"},
     {"headers", "target", "hub", "origin", "outfile"},
     {"checkpoint"},
     {"metadata"},

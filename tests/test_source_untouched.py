@@ -40,8 +40,8 @@ engine = "vllm==0.16.0"
 destination = "fleet"
 """
 MIRROR = ("mirror", *TARGET, "SRC")
-#: What is run, each with the exit codes that it may have: a mirror on the Hub is of Hub ids only,
-#: and a revision in the cache of what is there.
+#: What is run, each with the exit codes that it may have; the least is that of a Hub id, as a
+#: mirror on the Hub is of those alone, and a revision in the cache of what is in one.
 COMMANDS: dict[str, tuple[tuple[tuple[str, ...], set[int]], ...]] = {
     "check": ((("check", *TARGET, "SRC"), {1}), (("check", *FINE, "SRC"), {0})),
     "inspect": ((("inspect", "SRC"), {0}),),
@@ -61,7 +61,6 @@ COMMANDS: dict[str, tuple[tuple[tuple[str, ...], set[int]], ...]] = {
         )
         for link in ("auto", "hardlink", "symlink", "copy")
     },
-    "mirror --link reflink": (((*MIRROR, "--link", "reflink", "mirror"), {0, 3}),),
     "mirror --config-only, mounts": (
         ((*MIRROR, "--config-only", "folder"), {0}),
         (("mounts", "--at", "/models/x", "folder"), {0}),
@@ -72,7 +71,7 @@ COMMANDS: dict[str, tuple[tuple[tuple[str, ...], set[int]], ...]] = {
         (("verify", f"{REPO}@{NAME}"), {0, 4}),
     ),
     "mirror to the Hub": (((*MIRROR, "hub://me/Kimi-sm120"), {0, 3}),),
-    "refused": (((*MIRROR, "SRC"), {2, 3}), ((*MIRROR, "home"), {3})),
+    "refused": (((*MIRROR, "home"), {3}), ((*MIRROR, "no/where"), {3})),
 }
 
 
@@ -154,7 +153,7 @@ def source(hub_cache: Cache, request: pytest.FixtureRequest) -> Iterator[str]:
 def test_a_command(source: str, run: Run, name: str) -> None:
     for words, codes in COMMANDS[name]:
         done = run(*(source if word == "SRC" else word for word in words))
-        assert done.code in codes, f"{words}: {done.err}"
+        assert done.code in ({min(codes)} if source == REPO else codes), f"{words}: {done.err}"
         assert "Traceback" not in done.err
 
 

@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import shlex
+import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -361,6 +362,53 @@ def test_keep_mtime_survives_until_the_content_is_new(
     assert arrived["problem"] == "config.json came with revision eeeeeeeeeeee, after the patch"
     assert paste(run, arrived["commands"][0]).code == 0
     assert seen(root)["state"] == "patched"
+
+
+def offline(_root: Path, patch: pytest.MonkeyPatch) -> dict[str, Any]:
+    from huggingface_hub import constants
+
+    patch.setattr(constants, "HF_HUB_OFFLINE", True)
+    return {}
+
+
+def without_notes(root: Path, _patch: pytest.MonkeyPatch) -> dict[str, Any]:
+    shutil.rmtree(root / ".cache/huggingface")
+    return {}
+
+
+@pytest.mark.usefixtures("hub")
+@pytest.mark.parametrize(
+    ("how", "kept"),
+    [
+        (lambda *_: {}, False),
+        (lambda *_: {"force_download": True}, False),
+        (without_notes, False),
+        (offline, True),
+        (lambda *_: {"ignore_patterns": list(METADATA)}, True),
+    ],
+    ids=["again", "forced", "without its notes", "offline", "ignored"],
+)
+@pytest.mark.parametrize("keep", [False, True], ids=["new times", "--keep-mtime"])
+def test_what_a_download_does_to_a_patch(  # noqa: PLR0913 - one row of what was measured
+    tmp_path: Path, seen: Any, run: Run, monkeypatch: pytest.MonkeyPatch, how: Any, *,
+    kept: bool, keep: bool,
+) -> None:  # fmt: skip
+    """And what ``status`` says of it then; where it is lost, the command that patches again."""
+    from huggingface_hub import snapshot_download
+
+    root = tmp_path / "Kimi"
+    download(root)
+    age(root, 60)
+    told = run("apply", *TARGET, *(["--keep-mtime"] if keep else []), str(root)).err
+    words = "or it is forced" if keep else "puts the originals back"
+    assert words in told
+    options = how(root, monkeypatch)
+    snapshot_download(REPO, local_dir=root, **options)
+    stays = kept or (keep and not options and how is not without_notes)
+    assert seen(root)["state"] == ("patched" if stays else "reverted")
+    if not stays:
+        assert paste(run, seen(root)["commands"][0]).code == 0
+        assert seen(root)["state"] == "patched"
 
 
 @pytest.mark.usefixtures("hub")

@@ -38,8 +38,8 @@ FATES["hub"] = FATES["cache"]  # --in-cache, of an id whose metadata had to be f
 #: The same for a local_dir whose files keep their times: the client compares time, then hash.
 KEPT = (
     "the patched files keep their old times, so `hf download --local-dir` leaves them as they are "
-    "until the Hub has other content for them; rsync and backups that compare size and time may "
-    "miss the change."
+    "until the Hub has other content for them, or it is forced; rsync and backups that compare "
+    "size and time may miss the change."
 )
 
 

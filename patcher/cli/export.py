@@ -15,6 +15,7 @@ from patcher.errors import RefusedError, UsageError
 from patcher.report import pull_request
 from patcher.report.escape import plain
 from patcher.report.human import shell_path
+from patcher.target import command_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -59,7 +60,8 @@ def command(
         out.document(_document(export, output))
     elif output is None:
         out.raw(export.diff() if out.format == "quiet" else pull_request.render(export))
-        out.note(f"To open it: ckpt-patch export -o DIR {shell_path(source)}   (says the command)")
+        words = f"{command_line(target.to_dict())} -o pull-request {shell_path(source)}"
+        out.note(f"To open it: ckpt-patch export {words}   (says the command)")
     elif out.format == "quiet":
         out.answer(str(output))
     else:
@@ -93,7 +95,8 @@ def _nothing(out: Output, source: str, target: Target) -> None:
             f"Nothing to export: what is declared {keeps} from starting on {gpu}. "
             "Nothing was written."
         )
-        out.answer(f"Look at it: ckpt-patch check --target {gpu} {shell_path(source)}")
+        launch = command_line(target.to_dict())
+        out.answer(f"Look at it: ckpt-patch check {launch} {shell_path(source)}")
 
 
 def _files(export: Export) -> Iterator[tuple[str, bytes]]:

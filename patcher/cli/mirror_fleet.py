@@ -82,7 +82,7 @@ def _load(plan_file: str) -> tuple[Entry, ...]:
     if plan_file != "-":
         return fleet.load(Path(plan_file))
     data = sys.stdin.buffer.read(fleet.MAX_BYTES + 1)
-    return fleet.parse(data, "standard input", Path.cwd())
+    return fleet.parse(data, fleet.STANDARD_INPUT, Path.cwd())
 
 
 def _code(result: Result) -> int:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import os
 import sys
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from patcher.cli.app import ReaderLeftError
-from patcher.frozen import dataclass
 from patcher.report.escape import lines, plain
 
 if TYPE_CHECKING:

@@ -10,8 +10,10 @@ from patcher import mirroring
 from patcher.cli.mirror_directory import count
 from patcher.cli.options import output_options
 from patcher.hub import cache
+from patcher.mirroring.manifest import HUB
 from patcher.report.escape import plain
 from patcher.report.human import columns, shell_path
+from patcher.target import command_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -41,17 +43,32 @@ def command(out: Output, mirror: str, hashed: bool) -> int:
     return int(bool(verified.problems))
 
 
+def _options(verified: Verified) -> str:
+    """With what it was made. The recipe is the one that fits, unless another one was named."""
+    manifest, name = verified.manifest, cache.name_of(verified.path)
+    words = [command_line(manifest.target)]
+    if manifest.scope == "config":
+        words.append("--config-only")
+    elif manifest.link not in {"auto", HUB} and name is None:
+        words.append(f"--link {manifest.link}")
+    words.append(shell_path(manifest.source.path))
+    words.append(f"--cache-revision {name}" if name else shell_path(verified.path))
+    return plain(" ".join(words))
+
+
 def _lines(verified: Verified, *, hashed: bool) -> Iterator[str]:
     path = shell_path(verified.path)
     if verified.problems:
         rows = ((each.kind, plain(each.file), plain(each.message)) for each in verified.problems)
         yield from columns(rows)
-        if THEIRS.isdisjoint(each.kind for each in verified.problems):
-            source = shell_path(verified.manifest.source.path)
-            scope = "--config-only " if verified.manifest.scope == "config" else ""
-            name = cache.name_of(verified.path)
-            place = f"--cache-revision {plain(name)}" if name else path
-            yield f"Make it anew, with the same options: ckpt-patch mirror {scope}{source} {place}"
+        command = f"ckpt-patch mirror {_options(verified)}"
+        if THEIRS.isdisjoint(each.kind for each in verified.problems) or cache.name_of(
+            verified.path
+        ):
+            yield f"Make it anew: {command}"
+        else:
+            keep = f"mv {path} {path}.old"
+            yield f"Make it anew, and keep what somebody did in it: {keep} && {command}"
     else:
         weights = (
             f"Weights whose hash is right: {count(verified.hashed)}."

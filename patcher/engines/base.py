@@ -7,10 +7,8 @@ GPU and a launch, what will this release do? It does no I/O beyond reading packa
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any, Literal
-
-from patcher.frozen import dataclass
 
 #: ``config.json`` -> its parsed value; only metadata files that exist are there.
 Documents = Mapping[str, Any]

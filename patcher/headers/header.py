@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import os
 import reprlib
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeGuard
 
 from patcher.errors import UnreadableError
-from patcher.frozen import dataclass
 from patcher.headers import bulk, text
 from patcher.headers.files import (
     DOWNLOAD,

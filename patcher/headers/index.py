@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from patcher import jsontext
 from patcher.errors import UnreadableError
-from patcher.frozen import dataclass
 from patcher.headers.files import DOWNLOAD, StrPath, read_whole
 
 if TYPE_CHECKING:

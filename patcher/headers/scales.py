@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from patcher import jsontext
-from patcher.frozen import dataclass
 from patcher.headers import lines
 from patcher.headers.files import (
     DOWNLOAD,

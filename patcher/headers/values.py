@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import os
 import struct
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from patcher.errors import UnreadableError
-from patcher.frozen import dataclass
 from patcher.headers.files import DOWNLOAD, StrPath, open_regular
 from patcher.headers.header import read_header
 from patcher.headers.names import scale_of

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import re
+from dataclasses import dataclass
 
-from patcher.frozen import dataclass
 from patcher.headers.index import unsafe
 
 #: A path object makes one slash of two.

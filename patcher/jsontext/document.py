@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from patcher import frozen
 from patcher.errors import UnreadableError
 from patcher.jsontext.pointer import parse_pointer
 from patcher.jsontext.scan import SPACE, Member, members, skip_space
@@ -20,7 +19,7 @@ class Span(NamedTuple):
     end: int
 
 
-@frozen.dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Duplicate:
     """A key that its object has more than once.
 

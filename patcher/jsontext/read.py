@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import re
 import shlex
+from dataclasses import dataclass
 from typing import Any
 
 from patcher.errors import UnreadableError
-from patcher.frozen import dataclass
 from patcher.jsontext.document import BOM, Document, Duplicate
 from patcher.jsontext.pointer import format_pointer
 from patcher.jsontext.scan import MAX_DEPTH, SPACE, repeated_keys, too_deep

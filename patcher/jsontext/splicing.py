@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from patcher.errors import RefusedError, UsageError
-from patcher.frozen import dataclass
 from patcher.jsontext.document import BOM, Document
 from patcher.jsontext.pointer import array_index, format_pointer, parse_pointer
 from patcher.jsontext.scan import MAX_DEPTH, too_deep

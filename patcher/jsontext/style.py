@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import partial
 from operator import add
 from typing import TYPE_CHECKING, Any
 
 from patcher.errors import UsageError
-from patcher.frozen import dataclass
 from patcher.jsontext.scan import MAX_DEPTH
 from patcher.jsontext.values import LongInteger
 

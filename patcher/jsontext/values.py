@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
-
-from patcher.frozen import dataclass
 
 # CPython's default (sys.int_info.default_max_str_digits), plus a sign. Above it, int() takes time
 # that grows with the square of the length, so it is refused whatever the interpreter's setting.

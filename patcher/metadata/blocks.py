@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
-from patcher.frozen import dataclass
 from patcher.metadata import reading
 
 Keys = tuple[str, ...]

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from patcher.frozen import dataclass
 from patcher.jsontext import format_pointer
 from patcher.metadata import blocks, forms, meanings, reading
 

@@ -6,9 +6,9 @@ layer; the fields and their meaning are those of vLLM 0.33.0 and SGLang 0.5.23.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from patcher.frozen import dataclass
 from patcher.metadata import reading
 
 if TYPE_CHECKING:

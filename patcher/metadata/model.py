@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from patcher.errors import UnreadableError
-from patcher.frozen import dataclass
 from patcher.jsontext import format_pointer
 from patcher.metadata import layers, mistral, reading
 

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
 SCHEMA = "ckpt-patch/fleet-plan@1"
 MAX_BYTES = 1024 * 1024
+STANDARD_INPUT = "standard input"
 
 _PLACE = re.compile(r"^(?P<message>.*) - at `\$(?P<path>.*)`$", re.DOTALL)
 
@@ -225,5 +226,5 @@ def _invalid(message: str, source: str, pointer: str) -> UnreadableError:
         path=source,
         pointer=pointer or None,
         hint=f"correct it, then look at what it would make: "
-        f"ckpt-patch mirror --dry-run --plan {quoted(source)}",
+        f"ckpt-patch mirror --dry-run --plan {'-' if source == STANDARD_INPUT else quoted(source)}",
     )

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from patcher.engines import NAMES
-from patcher.frozen import dataclass
 from patcher.report.escape import plain, value
 from patcher.target import command_line
 

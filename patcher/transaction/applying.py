@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import os
 import socket
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from types import MappingProxyType
 from typing import TYPE_CHECKING
@@ -23,7 +23,6 @@ from patcher.errors import (
     UnconfirmedError,
     WriteError,
 )
-from patcher.frozen import dataclass
 from patcher.transaction import entry, interrupts, lock, recovery
 from patcher.transaction import journal as journals
 from patcher.transaction.failures import cause, untouched

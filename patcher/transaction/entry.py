@@ -12,12 +12,12 @@ import re
 import secrets
 import stat
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from patcher import fsio
 from patcher.edits import WRITABLE_FILES, sha256
 from patcher.errors import UnreadableError
-from patcher.frozen import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

@@ -18,12 +18,12 @@ import os
 import re
 import shlex
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from patcher import fsio
 from patcher.edits import sha256
 from patcher.errors import RefusedError, UnreadableError
-from patcher.frozen import dataclass
 from patcher.transaction import entry
 from patcher.transaction.record import FileRecord, Record, decode
 

@@ -17,13 +17,12 @@ import stat
 import sys
 import time
 from contextlib import contextmanager, suppress
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
 from patcher import fsio
 from patcher.errors import RefusedError, UnreadableError
-from patcher.frozen import dataclass
 from patcher.transaction import entry, journal
 
 if TYPE_CHECKING:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from patcher.errors import RefusedError
-from patcher.frozen import dataclass
 from patcher.transaction import lock
 from patcher.transaction.journal import FileState, open_journal, open_root
 from patcher.transaction.recovery import INTERRUPTED

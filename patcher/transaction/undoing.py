@@ -10,6 +10,7 @@ The order of writes::
 from __future__ import annotations
 
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from patcher import jsontext
@@ -21,7 +22,6 @@ from patcher.errors import (
     UsageError,
     WriteError,
 )
-from patcher.frozen import dataclass
 from patcher.transaction import entry, interrupts, lock, recovery
 from patcher.transaction.failures import cause, untouched
 from patcher.transaction.interrupts import late

@@ -172,11 +172,18 @@ def test_verify_in_words(kimi: Path, tmp_path: Path, run: Run) -> None:
     done = run("verify", "mirror")
     assert done.code == 1
     assert f"dangling  {SHARD}  is a link to ../Kimi/{SHARD}, which is gone" in done.out
-    assert "Make it anew, with the same options: ckpt-patch mirror Kimi mirror" in done.out
+    again = f"ckpt-patch mirror {' '.join(TARGET)} --link symlink Kimi mirror\n"
+    assert done.out.endswith(f"Make it anew: {again}")
     (tmp_path / "mirror/config.json").write_bytes(b"{}")
     done = run("verify", "-q", "mirror")
     assert done.out.splitlines() == ["edited config.json", f"base {SHARD}", f"dangling {SHARD}"]
-    assert "Make it anew" not in run("verify", "mirror").out
+    done = run("verify", "mirror")
+    keep = "Make it anew, and keep what somebody did in it: mv mirror mirror.old && "
+    assert done.out.endswith(f"{keep}{again}")
+    make_checkpoint(kimi, {SHARD: FILES[SHARD]})
+    (tmp_path / "mirror").rename(tmp_path / "mirror.old")
+    assert run(*again.split()[1:]).code == 0
+    assert run("verify", "mirror").code == 0
 
 
 def test_verify_with_hashes(kimi: Path, run: Run) -> None:

@@ -195,7 +195,44 @@ def test_fp8_below_sm89_is_expected_to_fail_in_triton() -> None:
 
 def test_old_cards_are_refused_by_the_weight_quantization() -> None:
     found = _ask("0.5.10", "sm90", _flat(LATENT, kv_cache_scheme=FP8))
-    assert "Minimum capability: 100" in found.refusals[0].message
+    [refusal] = found.refusals
+    assert "Minimum capability: 100" in refusal.message
+    assert (refusal.finding, refusal.place) == ("KV016", None)
+
+
+@pytest.mark.parametrize(
+    ("release", "words"),
+    [
+        # 0.5.3.post1 renamed "modelopt" to "modelopt_fp8" in its table of methods, and 0.5.4 took
+        # the old name back as another one for it; config.json goes on saying "modelopt".
+        ("0.5.3", None),
+        ("0.5.3.post1", "ValueError: Unknown quantization method: modelopt"),
+        ("0.5.3.post2", "ValueError: Unknown quantization method: modelopt"),
+        ("0.5.3.post3", "ValueError: Unknown quantization method: modelopt"),
+        ("0.5.4", None),
+    ],
+)
+def test_three_post_releases_do_not_know_modelopt(release: str, words: str | None) -> None:
+    found = _ask(release, "sm90", _flat(DENSE, quant_algo="FP8", kv_cache_scheme=FP8))
+    said = [(refusal.stage, refusal.finding, refusal.message) for refusal in found.refusals]
+    assert said == ([("config", "KV016", words)] if words else [])
+
+
+def test_they_expect_another_producer_in_the_other_file() -> None:
+    sidecar = {"producer": {"name": "modelopt"}, "quantization": {"quant_algo": "FP8"}}
+    sidecar["quantization"]["kv_cache_quant_algo"] = "FP8"
+    for release in ("0.5.3.post1", "0.5.3.post2", "0.5.3.post3"):
+        [refusal] = _ask(release, "sm90", DENSE, sidecar).refusals
+        assert (refusal.stage, refusal.finding) == ("resolver", "KV016")
+        assert "Unsupported quantization config found for modelopt_fp8" in refusal.message
+    assert _ask("0.5.3", "sm90", DENSE, sidecar).refusals == ()
+    assert _ask("0.5.4", "sm90", DENSE, sidecar).refusals == ()
+
+
+def test_amd_gpus_are_refused_because_of_the_weights() -> None:
+    for release in ("0.5.8", "0.5.23"):
+        [refusal] = _ask(release, "gfx942", _flat(DENSE, kv_cache_scheme=FP8)).refusals
+        assert refusal.finding == "KV016"
 
 
 @pytest.mark.parametrize(("value", "warned"), [(None, True), (FP8, False)])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from patcher.engines.base import Answer, BackendAnswer, Place, Refusal, Resolution
@@ -16,7 +17,6 @@ from patcher.engines.sglang.launch import (
 )
 from patcher.engines.sglang.notices import Case, by_hand_backend, notices
 from patcher.engines.sglang.rules import load
-from patcher.frozen import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from patcher.engines.sglang.rules import covers, decide, outcome
-from patcher.frozen import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

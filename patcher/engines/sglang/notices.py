@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from patcher.engines import facts as packaged
 from patcher.engines.base import Notice, Place
 from patcher.engines.sglang import forms, pool
 from patcher.engines.sglang.launch import construction, server_args
-from patcher.frozen import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from patcher.engines.base import Place
 from patcher.engines.sglang import forms
 from patcher.engines.sglang.rules import covers, outcome
-from patcher.frozen import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

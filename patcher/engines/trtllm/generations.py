@@ -5,10 +5,10 @@ from __future__ import annotations
 import functools
 import json
 import os
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from patcher.engines import facts
-from patcher.frozen import dataclass
 
 _FOLDER = os.path.join(os.path.dirname(facts.__file__), "trtllm")
 

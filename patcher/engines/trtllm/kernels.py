@@ -7,11 +7,11 @@ runnable because no refusal was seen.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from patcher.engines.base import Place, Refusal, Resolution, Stage
 from patcher.engines.trtllm.statements import Unknown
-from patcher.frozen import dataclass
 
 if TYPE_CHECKING:
     from patcher.metadata.model import Model

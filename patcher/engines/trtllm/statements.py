@@ -8,11 +8,10 @@ quantization/modelopt_config.py at 2edf354d and llmapi/llm_utils.py at 0066b2a5.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from patcher.engines.base import Place, Refusal
-from patcher.frozen import dataclass
 from patcher.jsontext import format_pointer
 from patcher.metadata import reading
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from patcher.engines.base import Place, Refusal
 from patcher.engines.vllm.methods import class_row, kv_output
-from patcher.frozen import dataclass
 
 if TYPE_CHECKING:
     from patcher.engines.vllm.quant_block import Block, Facts

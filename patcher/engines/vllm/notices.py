@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from patcher.engines.base import Documents, Notice, Place, Resolution
 from patcher.engines.vllm.quant_block import SIDECAR, Block, Facts, blocks
-from patcher.frozen import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -9,10 +9,10 @@ which one the weights' config class parses.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from patcher.engines.base import Documents, Place
-from patcher.frozen import dataclass
 
 CONFIG = "config.json"
 SIDECAR = "hf_quant_config.json"

@@ -9,7 +9,7 @@ attention layer then does. Every rule is a fact that was recorded by running the
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from patcher.engines.base import Documents, Notice, Place, Refusal, Resolution
@@ -26,7 +26,6 @@ from patcher.engines.vllm.methods import (
 )
 from patcher.engines.vllm.notices import Outcome, notices
 from patcher.engines.vllm.quant_block import CONFIG, Block, Facts, top_block, weights_block
-from patcher.frozen import dataclass
 
 if TYPE_CHECKING:
     from patcher.metadata.model import Model

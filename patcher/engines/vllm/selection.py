@@ -6,12 +6,11 @@ its own code. Nothing here knows what any release supports.
 
 from __future__ import annotations
 
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from patcher.engines.base import BackendAnswer, Refusal
 from patcher.engines.vllm.trees import Trees, UnknownError
-from patcher.frozen import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
