@@ -70,10 +70,12 @@ def create(  # noqa: PLR0913 - the attributes of a file
     owner: tuple[int, int] | None = None,
     mtime_ns: int | None = None,
     xattrs: Mapping[str, bytes] = MappingProxyType({}),
+    sync: bool = True,
 ) -> None:
     """Make a new file and wait until its bytes and attributes are on disk.
 
-    The umask has no influence. ``owner`` is kept where the system permits it.
+    The umask has no influence. ``owner`` is kept where the system permits it. Without ``sync`` it
+    is not waited for: a note that nothing depends on.
 
     Raises:
         FileExistsError: the name is taken, be it by a dangling link.
@@ -87,7 +89,7 @@ def create(  # noqa: PLR0913 - the attributes of a file
             for key, value in xattrs.items():
                 with _call("setxattr", name):
                     os.setxattr(fd, key, value)
-        _finish(fd, name, mode, mtime_ns)
+        _finish(fd, name, mode, mtime_ns, sync=sync)
 
 
 def copy(  # noqa: PLR0913 - the attributes of a file, and a way to stop
@@ -257,15 +259,16 @@ def _chown(fd: int, name: str, owner: tuple[int, int]) -> None:
             raise
 
 
-def _finish(fd: int, name: str, mode: int, mtime_ns: int | None) -> None:
+def _finish(fd: int, name: str, mode: int, mtime_ns: int | None, *, sync: bool = True) -> None:
     """Give a new file its last attributes, and wait until all of it is on disk."""
     with _call("chmod", name):
         os.fchmod(fd, mode)
     if mtime_ns is not None:
         with _call("utime", name):
             os.utime(fd, ns=(mtime_ns, mtime_ns))
-    with _call("fsync", name):
-        _fsync(fd)
+    if sync:
+        with _call("fsync", name):
+            _fsync(fd)
 
 
 def _clone(source_fd: int, fd: int, name: str) -> OSError | None:

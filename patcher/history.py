@@ -17,7 +17,7 @@ def remember(root: Path) -> None:
     kept = [str(root), *(path for path in _paths() if path != str(root))][:LIMIT]
     try:
         outfile.make_folder(_file().parent)
-        outfile.write(_file(), (json.dumps(kept, indent=2) + "\n").encode())
+        outfile.write(_file(), (json.dumps(kept, indent=2) + "\n").encode(), sync=False)
     except (OSError, CkptPatchError):
         return
 

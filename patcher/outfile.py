@@ -17,8 +17,10 @@ if TYPE_CHECKING:
 _ABANDONED_SECONDS = 60.0
 
 
-def write(path: Path, data: bytes) -> None:
+def write(path: Path, data: bytes, *, sync: bool = True) -> None:
     """Write a whole file: complete under its name or not there at all.
+
+    Without ``sync`` a power cut may take it away: for what is only a convenience.
 
     Raises:
         WriteError: the folder is missing or not writable, the disk is full, or ``path`` is
@@ -32,13 +34,14 @@ def write(path: Path, data: bytes) -> None:
             _remove_leftovers(folder, start)
             temporary = f"{start}{os.urandom(4).hex()}.tmp"
             try:
-                fsio.create(folder, temporary, data)
+                fsio.create(folder, temporary, data, sync=sync)
                 fsio.rename(folder, temporary, path.name)
             except BaseException:  # a signal too: nothing half done stays behind
                 if fsio.exists(folder, temporary):
                     fsio.unlink(folder, temporary)
                 raise
-            fsio.fsync_dir(folder, str(path.parent))
+            if sync:
+                fsio.fsync_dir(folder, str(path.parent))
     except OSError as error:
         raise WriteError(
             f"cannot write it: {error.strerror or error}",

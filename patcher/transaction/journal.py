@@ -140,7 +140,7 @@ class Journal:
                     continue
             if fsio.exists(self.fd, name):
                 fsio.unlink(self.fd, name)
-            fsio.create(self.fd, name, text)
+            fsio.create(self.fd, name, text, sync=False)  # the next writer looks again
 
     def keep(self, transaction: Transaction, folder: str, files: Mapping[str, bytes]) -> None:
         """Save files in a new folder of a transaction, read-only and durable."""

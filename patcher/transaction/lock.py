@@ -155,6 +155,11 @@ def _take(lock: BaseFileLock) -> bool:
     return True
 
 
+def _own_note() -> bytes:
+    """It means something only while this process lives, so it is not waited for."""
+    return json.dumps(asdict(Holder.me())).encode("ascii")
+
+
 def _note(where: Journal) -> bool:
     """Leave the note; false while another's stands.
 
@@ -164,7 +169,7 @@ def _note(where: Journal) -> bool:
         return False
     own = _temporary()
     try:
-        fsio.create(where.fd, own, json.dumps(asdict(Holder.me())).encode("ascii"))
+        fsio.create(where.fd, own, _own_note(), sync=False)
         return _claim(where, own)
     finally:
         with suppress(OSError):
@@ -187,7 +192,7 @@ def _claim(where: Journal, own: str) -> bool:
 
 def _claim_without_links(where: Journal) -> bool:
     try:
-        fsio.create(where.fd, _HOLDER, json.dumps(asdict(Holder.me())).encode("ascii"))
+        fsio.create(where.fd, _HOLDER, _own_note(), sync=False)
     except FileExistsError:
         return False
     return True

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from patcher import engines
+from patcher.engines import facts
 
 if TYPE_CHECKING:
     from running import Run
@@ -27,7 +28,10 @@ def test_every_release_is_listed_with_its_source_and_date(run: Run, words: tuple
     assert listed["schema"] == "ckpt-patch/engines@1"
     assert listed["releases"]["vllm"] == list(engines.releases("vllm"))
     rows = {(row["engine"], row["release"]): row for row in listed["facts"]}
-    assert len(rows) == sum(len(engines.releases(name)) for name in engines.NAMES)
+    known = [(name, each) for name in engines.NAMES for each in engines.releases(name)]
+    by_rule = [("vllm", each) for each in facts.read("vllm")]
+    assert sorted(rows) == sorted([*known, *by_rule])
+    assert {rows[each]["how"] for each in by_rule} == {"read"}
     assert rows["vllm", "0.16.0"]["how"] == "run"
     assert rows["vllm", "0.16.0"]["date"] == "2026-02-26"
     assert rows["trtllm", "1.2.0"]["how"] == "read"
@@ -109,7 +113,12 @@ def test_cards_with_the_same_change_share_a_row(run: Run) -> None:
     )
     assert {"sm120", "sm121", "sm89"} <= set(row["gpus"])
     assert "sm90" not in row["gpus"]
-    assert not any(name.startswith("gfx") for row in changed["changes"] for name in row["gpus"])
+    (amd,) = (
+        row
+        for row in changed["changes"]
+        if row["flag"] == "fp8" and row["statement"] is None and "gfx942" in row["gpus"]
+    )
+    assert (amd["gpus"], amd["after"]["backend"]) == (["gfx942", "gfx950"], "TRITON_MLA")
 
 
 def test_a_release_does_not_differ_from_itself(run: Run) -> None:

@@ -94,28 +94,28 @@ _PATCHED = samples.edited(samples.AFTER)
 
 #: The commands that keep a transaction.
 TRANSACTIONS: dict[str, Operation] = {
-    "apply": Operation(nothing, apply, samples.BEFORE, samples.AFTER, fewest=(56, 56)),
-    "undo": Operation(apply, transaction.undo, samples.AFTER, samples.BEFORE, fewest=(26, 20)),
+    "apply": Operation(nothing, apply, samples.BEFORE, samples.AFTER, fewest=(53, 53)),
+    "undo": Operation(apply, transaction.undo, samples.AFTER, samples.BEFORE, fewest=(25, 19)),
     "undo --merge": Operation(
         apply_and_edit,
         merge,
         _PATCHED,
         samples.edited(samples.BEFORE),
-        fewest=(39, 39),
+        fewest=(38, 38),
         back=merge,
         merged=frozenset({"config.json"}),
     ),
     "undo --force": Operation(
-        apply_and_edit, force, _PATCHED, samples.BEFORE, fewest=(33, 33), back=force
+        apply_and_edit, force, _PATCHED, samples.BEFORE, fewest=(32, 32), back=force
     ),
     "recover, half applied": Operation(
-        cut_off(apply, 3), transaction.recover, samples.BEFORE, samples.BEFORE, fewest=(20, 17)
+        cut_off(apply, 3), transaction.recover, samples.BEFORE, samples.BEFORE, fewest=(19, 16)
     ),
     "recover, all applied": Operation(
-        cut_off(apply, 4), transaction.recover, samples.AFTER, samples.AFTER, fewest=(12, 12)
+        cut_off(apply, 4), transaction.recover, samples.AFTER, samples.AFTER, fewest=(11, 11)
     ),
     "recover, half undone": Operation(
-        cut_off_undo, transaction.recover, samples.BEFORE, samples.BEFORE, fewest=(20, 17)
+        cut_off_undo, transaction.recover, samples.BEFORE, samples.BEFORE, fewest=(19, 16)
     ),
 }
 
