@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import struct
 from collections.abc import Mapping
@@ -98,6 +99,14 @@ def shared() -> Path:
     if not path.is_dir():
         pytest.skip(f"{path} is not there")
     return path
+
+
+@pytest.fixture(autouse=True)
+def _no_stream_of_another_test() -> None:
+    """The Hub's library logs to what was stderr when it was imported: that of an ended test."""
+    library = logging.getLogger("huggingface_hub")
+    library.handlers.clear()
+    library.propagate = True
 
 
 @pytest.fixture

@@ -25,7 +25,7 @@ COMPATIBLE = ("--target", "sm120", "--engine", "vllm==0.33.0", "--json")
 
 #: Runs one command line, then tells what it took.
 PROBE = """
-import json, resource, sys, time
+import json, sys, time
 opened = []
 sys.addaudithook(lambda event, words: event == "open" and opened.append(str(words[0])))
 from patcher.cli import main
@@ -37,12 +37,14 @@ except SystemExit as done:
     code = done.code
 with open("/proc/self/io") as file:
     read = int(file.readline().split()[1])
+with open("/proc/self/status") as file:  # ru_maxrss would be that of the process that forked
+    memory = next(int(line.split()[1]) * 1024 for line in file if line.startswith("VmHWM:"))
 found = {
     "code": code,
     "modules": sorted(sys.modules),
     "opened": opened,
     "read": read,
-    "memory": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+    "memory": memory,
     "seconds": time.process_time(),
 }
 with open(report, "w") as file:
