@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from conftest import shard
-from hubs import olah, proxy
+from hubs import measured, olah, proxy
 from hubs.proxy import Fault, Proxy
 from running import Run, snapshot
 
@@ -205,7 +205,7 @@ def test_one_sentence_and_exit_4(
         Fault("/api/", status=503, times=3),
         Fault("/api/", status=429, headers={"Retry-After": "0"}, times=3),
         Fault("/resolve/", "GET", status=503, times=3),
-        Fault("/config.json", "GET", cut=40, times=1),
+        pytest.param(Fault("/config.json", "GET", cut=40, times=1), marks=measured),
     ],
     ids=["503-api", "429-api", "503-get", "cut"],
 )
@@ -238,6 +238,7 @@ def test_a_flipped_byte_in_the_weights_makes_no_mirror(
     assert not (tmp_path / "mirror").exists()
 
 
+@measured
 def test_weights_that_come_through_xet(
     hub: Proxy, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

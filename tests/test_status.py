@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from conftest import COMMIT, make_cache, make_checkpoint, shard
 from hub_server import Hub, Repository, running
+from hubs import measured
 from running import Done, Run, snapshot
 
 from patcher.origin import has_digest
@@ -383,7 +384,7 @@ def without_notes(root: Path, _patch: pytest.MonkeyPatch) -> dict[str, Any]:
         (lambda *_: {}, False),
         (lambda *_: {"force_download": True}, False),
         (without_notes, False),
-        (offline, True),
+        pytest.param(offline, True, marks=measured),
         (lambda *_: {"ignore_patterns": list(METADATA)}, True),
     ],
     ids=["again", "forced", "without its notes", "offline", "ignored"],
