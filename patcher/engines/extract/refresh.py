@@ -105,10 +105,11 @@ def _lost(engine: str, release: str, found: parts.Parts) -> str | None:
 
 
 def compare(engine: str, release: str) -> int:
-    """Print what changed since the release before."""
+    """Print what changed since the release before; differences (exit code 1) are no failure."""
     before = _before(engine, release)
     command = ["engines", "diff", f"{engine}=={before}", f"{engine}=={release}"]
-    return subprocess.run([sys.executable, "-m", "patcher", *command], check=False).returncode  # noqa: S603 - this package
+    code = subprocess.run([sys.executable, "-m", "patcher", *command], check=False).returncode  # noqa: S603 - this package
+    return 0 if code == 1 else code
 
 
 if __name__ == "__main__":
