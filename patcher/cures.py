@@ -51,10 +51,13 @@ class Attempt:
 
 def find(subject: Subject, engine: str, release: str, launch: Launch) -> tuple[Cure, ...]:
     """All cures that work: flags, then an upgrade, then patches."""
+    before, tried = _answer(subject, engine, release, launch), attempts(subject)
+    dtype = list(_dtype_flags(subject, engine, release, launch, before))
     return (
-        *_flags(subject, engine, release, launch),
+        *(dtype or _overrides(subject, engine, release, launch, _neutral_block(before, tried))),
+        *_backends(subject, engine, release, launch, before),
         *_upgrade(subject, engine, release, launch),
-        *patches(attempts(subject), engine, release, launch),
+        *patches(tried, engine, release, launch),
     )
 
 
@@ -91,18 +94,13 @@ def _answer(subject: Subject, engine: str, release: str, launch: Launch) -> Answ
     return engines.answer(engine, release, subject.values, subject.model, launch)
 
 
-def _flags(subject: Subject, engine: str, release: str, launch: Launch) -> Iterator[Cure]:
-    """The dtype's flag, or else an override of the files; and another attention backend."""
-    dtype = list(_dtype_flags(subject, engine, release, launch))
-    yield from dtype or _overrides(subject, engine, release, launch)
-    yield from _backends(subject, engine, release, launch)
-
-
-def _dtype_flags(subject: Subject, engine: str, release: str, launch: Launch) -> Iterator[Cure]:
+def _dtype_flags(
+    subject: Subject, engine: str, release: str, launch: Launch, before: Answer
+) -> Iterator[Cure]:
     flag, values = FLAGS[engine]
     accepted = engines.flag_values(engine, release)
     wanted = _HALF_PRECISION.get(launch.kv_cache_dtype)
-    half = _fails_unquantized(_answer(subject, engine, release, launch))
+    half = _fails_unquantized(before)
     for value in sorted(values, key=lambda value: _HALF_PRECISION.get(value) != wanted):
         dtype = _HALF_PRECISION.get(value)
         if value not in accepted or (half if dtype is None else dtype != subject.model.dtype):
@@ -133,13 +131,14 @@ def _risk(answer: Answer) -> str:
     return "; wrong unless all stored scales are 1.0 (KV015)" if scaled else ""
 
 
-def _overrides(subject: Subject, engine: str, release: str, launch: Launch) -> Iterator[Cure]:
+def _overrides(
+    subject: Subject, engine: str, release: str, launch: Launch, block: Any
+) -> Iterator[Cure]:
     """config.json's whole quantization_config with its KV statements off, for one launch.
 
     What the flag replaces is what a file would say, so the release is asked about such files;
     tests/parsers runs the releases' own code with the flag.
     """
-    block = _neutral_block(subject, _answer(subject, engine, release, launch))
     config = subject.values.get("config.json")
     if engine not in OVERRIDES or block is None or not isinstance(config, dict):
         return
@@ -150,12 +149,12 @@ def _overrides(subject: Subject, engine: str, release: str, launch: Launch) -> I
         yield _flag(answer, OVERRIDES[engine], text)
 
 
-def _neutral_block(subject: Subject, answer: Answer) -> Any:
+def _neutral_block(answer: Answer, tried: tuple[Attempt, ...]) -> Any:
     """The quantization block that the release obeys, as the patch would leave it."""
     decided = answer.resolution.decided_by if answer.resolution else None
     place = decided if isinstance(decided, Place) else None
     place = place or next((refusal.place for refusal in answer.refusals if refusal.place), None)
-    off = next((one for one in attempts(subject) if one.cure.recipe == RECIPES[-1]), None)
+    off = next((one for one in tried if one.cure.recipe == RECIPES[-1]), None)
     if place is None or off is None:
         return None
     holder = off.subject.values[place.file]
@@ -166,9 +165,10 @@ def _neutral_block(subject: Subject, answer: Answer) -> Any:
     return holder.get(_BLOCK)
 
 
-def _backends(subject: Subject, engine: str, release: str, launch: Launch) -> Iterator[Cure]:
+def _backends(
+    subject: Subject, engine: str, release: str, launch: Launch, before: Answer
+) -> Iterator[Cure]:
     """Another backend with which the release keeps the declared dtype."""
-    before = _answer(subject, engine, release, launch)
     plain = replace(launch, attention_backend=None, decode_attention_backend=None)
     names = [_answer(subject, engine, release, plain).selected] if plain != launch else []
     if engine == "vllm":

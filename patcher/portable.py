@@ -9,12 +9,12 @@ from patcher import cures, engines, findings, recipes, releases
 from patcher.verdict import FAILING, Cure, Finding, Judgement, Location
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from patcher.engines.base import Launch
     from patcher.recipes import Operations
     from patcher.subject import Subject
-    from patcher.verdict import Outcome, ReleaseAnswer
+    from patcher.verdict import Outcome, ReleaseAnswer, Severity
 
 #: The engine whose releases are asked when none was named.
 ENGINE = "vllm"
@@ -26,6 +26,21 @@ STATES = {
     "runs": "obeys it and runs",
     "fails": "starts, and a kernel is expected to fail at run time",
     "unknown": "is not known",
+}
+
+#: The states that are findings: how grave, in which words, and whether the statements are shown.
+TOLD: Mapping[str, tuple[Severity, str, bool]] = {
+    "refuses": ("error", "obeys this declaration and does not start on {gpu}", True),
+    "fails": (
+        "warning",
+        f"starts on {{gpu}}, and a kernel is {FAILING} at run time; which one: --engine {{newest}}",
+        True,
+    ),
+    "no-backend": (
+        "warning",
+        "cannot run this model on {gpu}, whatever the files say about the KV cache",
+        False,
+    ),
 }
 
 
@@ -80,29 +95,16 @@ def _findings(
         for item in subject.declarations
         if item.meaning not in findings.QUIET
     ) or tuple(Location(gap.file, gap.pointer, gap.line) for gap in subject.missing)
-    for finding, group in _by_finding(survey, "refuses").items():
-        yield Finding(
-            finding,
-            "error",
-            f"{name} {releases.ranges(group, known)} obeys this declaration and does not start "
-            f"on {gpu}",
-            places,
-        )
-    for finding, group in _by_finding(survey, "fails").items():
-        yield Finding(
-            finding,
-            "warning",
-            f"{name} {releases.ranges(group, known)} starts on {gpu}, and a kernel is {FAILING} at "
-            f"run time; which one: --engine {engine}=={group[-1]}",
-            places,
-        )
-    for finding, group in _by_finding(survey, "no-backend").items():
-        yield Finding(
-            finding,
-            "error" if _starts_nowhere(survey) else "warning",
-            f"{name} {releases.ranges(group, known)} cannot run this model on {gpu}, whatever the "
-            "files say about the KV cache",
-        )
+    nowhere = _starts_nowhere(survey)
+    for state, (severity, words, shown) in TOLD.items():
+        for finding, group in _by_finding(survey, state).items():
+            said = words.format(gpu=gpu, newest=f"{engine}=={group[-1]}")
+            yield Finding(
+                finding,
+                "error" if nowhere else severity,
+                f"{name} {releases.ranges(group, known)} {said}",
+                places if shown else (),
+            )
 
 
 def _cures(

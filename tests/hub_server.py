@@ -6,10 +6,11 @@ import hashlib
 import json
 import re
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import TypeVar
 from urllib.parse import unquote, urlsplit
 
 COMMIT = "c0ffee0000000000000000000000000000000001"
@@ -19,6 +20,7 @@ _API = re.compile(r"/api/models/(?P<repo>[^/]+/[^/]+)/(?P<what>revision|tree)/(?
 _FILE = re.compile(r"/(?P<repo>[^/]+/[^/]+)/resolve/(?P<rev>[^/]+)/(?P<name>.+)")
 _RANGE = re.compile(r"bytes=(\d+)-(\d*)")
 
+_Kind = TypeVar("_Kind", bound="Hub")
 Headers = Mapping[str, str]
 
 
@@ -119,8 +121,15 @@ class Hub:
 @contextmanager
 def running() -> Iterator[Hub]:
     """A Hub that answers until the end of the block."""
-    server = ThreadingHTTPServer(("127.0.0.1", 0), _Handler)
-    hub = Hub(f"http://127.0.0.1:{server.server_port}")
+    with serving(_Handler, Hub) as hub:
+        yield hub
+
+
+@contextmanager
+def serving(handler: type[_Handler], kind: Callable[[str], _Kind]) -> Iterator[_Kind]:
+    """A server of that kind, whose requests ``handler`` answers."""
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    hub = kind(f"http://127.0.0.1:{server.server_port}")
     server.hub = hub  # type: ignore[attr-defined]
     thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
     thread.start()

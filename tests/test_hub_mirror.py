@@ -283,7 +283,7 @@ def test_another_version_of_the_tool_alone_is_no_reason_for_a_commit(
 ) -> None:
     made(mirror)
     before = len(hub.sent)
-    monkeypatch.setattr("patcher.mirroring.hub_source.__version__", "9.9.9")
+    monkeypatch.setattr("patcher.mirroring.drafting.__version__", "9.9.9")
     made(mirror)
     assert len(hub.sent) == before
 

@@ -10,14 +10,12 @@ import base64
 import hashlib
 import json
 import re
-import threading
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any, ClassVar
 from urllib.parse import parse_qs, unquote, urlsplit
 
-from hub_server import Hub, Repository, Request, _Handler
+from hub_server import Hub, Repository, Request, _Handler, serving
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -93,17 +91,8 @@ class Recorder(Hub):
 @contextmanager
 def running() -> Iterator[Recorder]:
     """A Hub that can be written to, until the end of the block."""
-    server = ThreadingHTTPServer(("127.0.0.1", 0), _Writer)
-    hub = Recorder(f"http://127.0.0.1:{server.server_port}")
-    server.hub = hub  # type: ignore[attr-defined]
-    thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
-    thread.start()
-    try:
+    with serving(_Writer, Recorder) as hub:
         yield hub
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
 
 
 class _Writer(_Handler):

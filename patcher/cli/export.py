@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from patcher import exporting, outfile
-from patcher.cli.options import opened, output_options, parse_targets, target_options
-from patcher.errors import RefusedError, UsageError
+from patcher.cli.options import one_target, opened, output_options, target_options
+from patcher.errors import RefusedError
 from patcher.report import pull_request
 from patcher.report.escape import plain
 from patcher.report.human import shell_path
@@ -74,14 +74,7 @@ def _target(found: Checkpoint, launch: dict[str, Any]) -> Target:
     recorded = exporting.recorded_target(found)
     if recorded is not None and named is click.core.ParameterSource.DEFAULT:
         return recorded
-    targets = parse_targets(**launch)
-    if len(targets) > 1:
-        names = ", ".join(target.gpu.name for target in targets)
-        raise UsageError(
-            f"several kinds of GPU are here ({names}), and a patch is for one",
-            hint=f"ckpt-patch export --target {targets[0].gpu.name} {found.name}",
-        )
-    return targets[0]
+    return one_target("export", found.name, launch)
 
 
 def _nothing(out: Output, source: str, target: Target) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from patcher.cli import planned
-from patcher.cli.mirror_directory import count, needs_nothing
+from patcher.cli.mirror_directory import count, needs_nothing, pass_through
 from patcher.cli.options import opened
 from patcher.in_cache import require_commit
 from patcher.mirroring import cache_revision, cache_standing, revision, source
@@ -15,11 +15,9 @@ from patcher.report.human import shell_path
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from patcher.checkpoint import Checkpoint
     from patcher.cli.mirror import Asked
     from patcher.cli.output import Output
     from patcher.mirroring.cache_revision import PreparedRevision
-    from patcher.planning import Plan
 
 WORDS = {
     "made": "Made the revision {name} of {repo_id} in the cache: {commit}",
@@ -45,7 +43,8 @@ def run(out: Output, asked: Asked) -> None:
     cache_standing.require_free(found, name)
     plan = planned.make(found, asked.recipe, asked.launch)
     if asked.passthrough and needs_nothing(plan):
-        _pass_through(out, found, plan)
+        # The source's own commit is what can be handed to --revision.
+        pass_through(out, str(found.root), plan, found.root.name)
         return
     if not asked.dry_run:
         found, plan = source.downloaded(found, plan, asked.recipe)
@@ -66,16 +65,6 @@ def run(out: Output, asked: Asked) -> None:
             out.answer(planned.scope(plan))
             out.answer(_counts(prepared))
         out.answer(_made(prepared, made.outcome))
-
-
-def _pass_through(out: Output, found: Checkpoint, plan: Plan) -> None:
-    """The source's own commit is what can be handed to ``--revision``."""
-    if out.format == "json":
-        head = {"schema": "ckpt-patch/mirror@1", "destination": str(found.root)}
-        out.document({**head, "outcome": "passthrough", "files": [], "plan": plan.to_dict()})
-        return
-    out.note("No patch is needed on this target: SRC itself will do, and nothing was made.")
-    out.answer(found.root.name)
 
 
 def _dry_run(out: Output, prepared: PreparedRevision) -> None:

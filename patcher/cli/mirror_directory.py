@@ -72,14 +72,14 @@ def needs_nothing(plan: Plan) -> bool:
     return not plan.edits and plan.before.outcome != "conflict"
 
 
-def pass_through(out: Output, path: str, plan: Plan) -> None:
-    """Say that SRC itself will do; ``path`` is what an engine calls it."""
+def pass_through(out: Output, path: str, plan: Plan, name: str | None = None) -> None:
+    """Say that SRC itself will do; ``name`` is what an engine calls it, if not ``path``."""
     if out.format == "json":
         said = {"schema": "ckpt-patch/mirror@1", "destination": path, "outcome": "passthrough"}
         out.document(said | {"files": [], "plan": plan.to_dict()})
         return
     out.note("No patch is needed on this target: SRC itself will do, and nothing was made.")
-    out.answer(path)
+    out.answer(name or path)
 
 
 def _dry_run(out: Output, plan: Plan, foreseen: Foreseen) -> None:

@@ -9,7 +9,7 @@ import click
 
 from patcher.checkpoint import open_checkpoint
 from patcher.cli.output import Output, use_color
-from patcher.errors import CkptPatchError
+from patcher.errors import CkptPatchError, UsageError
 from patcher.report.escape import plain
 from patcher.report.human import Style
 
@@ -97,6 +97,22 @@ def target_options(function: Command) -> Command:
     ):
         function = option(function)
     return function
+
+
+def one_target(command: str, path: str, launch: dict[str, Any]) -> Target:
+    """The target of a command that makes a patch.
+
+    Raises:
+        UsageError: ``auto`` finds several kinds of GPU, and a patch is for one.
+    """
+    targets = parse_targets(**launch)
+    if len(targets) > 1:
+        names = ", ".join(target.gpu.name for target in targets)
+        raise UsageError(
+            f"several kinds of GPU are here ({names}), and a patch is for one",
+            hint=f"ckpt-patch {command} --target {targets[0].gpu.name} {path}",
+        )
+    return targets[0]
 
 
 def parse_targets(

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from patcher import engines, jsontext
-from patcher.cli.options import parse_targets
-from patcher.errors import UsageError
+from patcher.cli.options import one_target
 from patcher.planning import SPOILED, plan
 from patcher.releases import ranges
 from patcher.report.escape import plain, value
@@ -21,14 +20,7 @@ if TYPE_CHECKING:
 
 def make(checkpoint: Checkpoint, recipe: str | None, launch: dict[str, Any]) -> Plan:
     """The plan for one checkpoint and the one GPU of this command line."""
-    targets = parse_targets(**launch)
-    if len(targets) > 1:
-        names = ", ".join(target.gpu.name for target in targets)
-        raise UsageError(
-            f"several kinds of GPU are here ({names}), and a patch is for one",
-            hint=f"ckpt-patch apply --target {targets[0].gpu.name} {checkpoint.root}",
-        )
-    return plan(checkpoint, targets[0], recipe)
+    return plan(checkpoint, one_target("apply", str(checkpoint.root), launch), recipe)
 
 
 def values(plan: Plan) -> Iterator[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from patcher import __version__
 from patcher.edits import sha256
@@ -26,17 +26,25 @@ def draft(
         UnreadableError: a file cannot be read, or changed since the plan.
     """
     origin = checkpoint.origin
-    return Manifest(
-        tool_version=__version__,
+    return planned(
+        plan,
         source=Source(tree.root, origin.kind, origin.repo_id, origin.revision),
-        target=plan.before.target.to_dict(),
-        releases=releases(plan),
-        recipe=plan.to_dict()["recipe"],
         link=link,
         folders=tuple(tree.folders),
         folder_links=tree.links,
         files=tuple(_files(checkpoint, plan, tree)),
         scope="config" if config_only else "all",
+    )
+
+
+def planned(plan: Plan, **mirror: Any) -> Manifest:
+    """A manifest that says for what the plan was made, and with what; the rest is ``mirror``."""
+    return Manifest(
+        tool_version=__version__,
+        target=plan.before.target.to_dict(),
+        releases=releases(plan),
+        recipe=plan.to_dict()["recipe"],
+        **mirror,
     )
 
 
@@ -55,8 +63,8 @@ def _files(checkpoint: Checkpoint, plan: Plan, tree: Tree) -> Iterator[MirroredF
             )
             continue
         digest = sha256(listing.read(item))
-        planned = checkpoint.documents.get(item.path)
-        if planned is not None and digest != sha256(planned.data):
+        document = checkpoint.documents.get(item.path)
+        if document is not None and digest != sha256(document.data):
             raise listing.moved(item)
         edit = edits.get(item.path)
         if edit is None:

@@ -6,7 +6,6 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from patcher import __version__
 from patcher.mirroring import destination, drafting, listing
 from patcher.mirroring.making import prepare, require_cured
 from patcher.mirroring.manifest import Manifest, MirroredFile, Source
@@ -50,12 +49,9 @@ def foresee(checkpoint: Checkpoint, plan: Plan, target: StrPath, link: str = "au
     sizes = {name: remote.length(name) for name in sorted(remote.files or ())}
     missing = {name: size for name, size in sizes.items() if not (remote.folder / name).exists()}
     folders = {os.path.dirname(name) for name in sizes} - {""}
-    manifest = Manifest(
-        tool_version=__version__,
+    manifest = drafting.planned(
+        plan,
         source=Source(str(remote.folder), "hub", remote.hub_id.repo_id, remote.commit),
-        target=plan.before.target.to_dict(),
-        releases=drafting.releases(plan),
-        recipe=plan.to_dict()["recipe"],
         link=link,
         folders=tuple(sorted(folders)),
         folder_links={},

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from patcher import __version__
 from patcher.edits import sha256
 from patcher.errors import RefusedError, UnreadableError, UsageError
 from patcher.headers.files import quoted
@@ -137,12 +136,9 @@ def draft(plan: Plan, source: Repository) -> Manifest:
     files = tuple(_files(plan, source))
     folders = {parent for file in files for parent in _parents(file.path)}
     place = f"hf://{source.hub_id}"
-    return Manifest(
-        tool_version=__version__,
+    return drafting.planned(
+        plan,
         source=Source(place, "hub", source.hub_id.repo_id, source.commit),
-        target=plan.before.target.to_dict(),
-        releases=drafting.releases(plan),
-        recipe=plan.to_dict()["recipe"],
         link=HUB,
         folders=tuple(sorted(folders)),
         folder_links={},

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from patcher.engines.extract.sglang_stubs import installed
 from patcher.engines.extract.shims import Shim, ShimJudgedError
 from patcher.engines.extract.vllm_probe_blocks import normalized
+from patcher.engines.extract.vllm_probe_cache import LAYER_ARGUMENTS
 from patcher.engines.extract.vllm_probe_methods import attention_name
 from patcher.engines.extract.vllm_standins import HfConfig, QuantizationStrategy, namespace, slicer
 
@@ -34,19 +35,6 @@ _RESOLVER = "vllm.utils.torch_utils:resolve_kv_cache_dtype_string"
 _QUANT_CONFIG = "vllm.model_executor.model_loader.weight_utils:get_quant_config"
 _SIDECAR = "hf_quant_config.json"
 _PREFIX = "model.layers.0.self_attn.attn"
-_SIZES: dict[str, dict[str, Any]] = {
-    "gqa": {"num_heads": 8, "head_size": 128, "scale": 1.0, "num_kv_heads": 8},
-    "mla": {
-        "num_heads": 8,
-        "scale": 1.0,
-        "qk_nope_head_dim": 128,
-        "qk_rope_head_dim": 64,
-        "v_head_dim": 128,
-        "q_lora_rank": None,
-        "kv_lora_rank": 512,
-        "kv_b_proj": None,
-    },
-}
 
 
 class _ActivationOrdering(str, enum.Enum):
@@ -218,7 +206,8 @@ class Parser:
             kv_cache_dtype_skip_layers=[],
             enable_prefix_caching=False,
         )
-        given = _SIZES[attention] | {"cache_config": cache, "quant_config": _without_layer(quant)}
+        quantized = {"cache_config": cache, "quant_config": _without_layer(quant)}
+        given = LAYER_ARGUMENTS[attention] | quantized
         with contextlib.suppress(_AskedForBackend):
             layer_class(**given, prefix=_PREFIX)
         self._kv_method(layer_class, quant)

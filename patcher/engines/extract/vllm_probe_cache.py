@@ -222,7 +222,7 @@ def _construct(source: Source, attention: str, flag: str, scheme: Any) -> dict[s
     module = name.partition(":")[0]
     release.answers[f"{module}.get_attn_backend"] = select
     release.answers[f"{module}.get_current_vllm_config"] = lambda: config
-    arguments = _ARGUMENTS[attention] | {"cache_config": cache, "quant_config": quant}
+    arguments = LAYER_ARGUMENTS[attention] | {"cache_config": cache, "quant_config": quant}
     try:
         release.get(name)(**arguments, prefix="model.layers.0.self_attn.attn")
     except _Selecting:
@@ -230,7 +230,7 @@ def _construct(source: Source, attention: str, flag: str, scheme: Any) -> dict[s
     raise AssertionError(f"{name} chose no backend")
 
 
-_ARGUMENTS: dict[str, dict[str, Any]] = {
+LAYER_ARGUMENTS: dict[str, dict[str, Any]] = {
     "gqa": {"num_heads": 8, "head_size": 128, "scale": 1.0, "num_kv_heads": 8},
     "mla": {
         "num_heads": 8,
