@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import stat
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
@@ -36,24 +35,9 @@ Layout = Literal["huggingface", "mistral", "tensorrt-llm-checkpoint", "tensorrt-
 _ENGINE_FILE = re.compile(r"rank\d+\.engine")
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """A name in the checkpoint directory.
-
-    Attributes:
-        name: file name, without a directory.
-        kind: of the entry itself; ``other``: a directory, FIFO, socket or device; ``remote``: it
-            is on the Hub only.
-        link_target: text of the link, relative or not, maybe to another link; ``None``: no link.
-        size: bytes of the file that the name leads to; ``None`` for a dangling link.
-        nlink: number of hard links to the entry itself.
-    """
-
-    name: str
-    kind: Literal["file", "link", "other", "remote"]
-    link_target: str | None
-    size: int | None
-    nlink: int
+#: What a name in the checkpoint directory is itself, a link not followed; ``other``: a directory,
+#: FIFO, socket or device; ``remote``: it is on the Hub only.
+Kind = Literal["file", "link", "other", "remote"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +48,8 @@ class Checkpoint:
         root: the directory, absolute; links in it are not resolved.
         origin: see Origin.
         layout: whose files these are; engines read ``huggingface`` and ``mistral``.
-        entries: top-level names that matter: metadata files, the index, ``*.safetensors``.
+        entries: top-level names that matter, sorted, and the kind of each: metadata files, the
+            index, ``*.safetensors``.
         documents: the metadata files that exist, in the order of `METADATA_FILES`; each holds an
             object.
         remote: the repository, when it was asked what it has; ``root`` is then its snapshot in the
@@ -74,7 +59,7 @@ class Checkpoint:
     root: Path
     origin: Origin
     layout: Layout
-    entries: Mapping[str, Entry]
+    entries: Mapping[str, Kind]
     documents: Mapping[str, Document]
     remote: hub.Snapshot | None = None
 
@@ -155,54 +140,47 @@ def open_checkpoint(path: StrPath, *, no_network: bool = False) -> Checkpoint:
         )
         root, origin = snapshot.folder, of_snapshot(snapshot)
         if snapshot.files is not None:
-            names = sorted(name for name in snapshot.files if "/" not in name)
-            return _opened(path, root, origin, names, snapshot)
+            here = _listed(path, root) if root.exists() else {}
+            names = (name for name in snapshot.files if "/" not in name)
+            there = {name: here.get(name, "remote") for name in names}
+            return _opened(path, root, origin, there, snapshot)
     else:
         root, origin = locate(path)
-    try:
-        names = sorted(os.listdir(root))
-    except OSError as error:
-        raise unreadable(root, os.fspath(path), error) from error
-    return _opened(path, root, origin, names)
+    return _opened(path, root, origin, _listed(path, root))
 
 
 def _opened(
     path: StrPath,
     root: Path,
     origin: Origin,
-    names: Collection[str],
+    there: Mapping[str, Kind],
     remote: hub.Snapshot | None = None,
 ) -> Checkpoint:
-    there = [name for name in names if _matters(name)]
-    entries = {name: _entry(root, name, remote) for name in there}
+    entries = {name: there[name] for name in sorted(there) if _matters(name)}
     documents = {name: _document(root, name, origin) for name in METADATA_FILES if name in entries}
-    layout = _layout(names, documents)
+    layout = _layout(there, documents)
     if layout == "huggingface" and "config.json" not in documents:
-        raise _no_config(path, names, origin)
+        raise _no_config(path, there, origin)
     return Checkpoint(root, origin, layout, entries, documents, remote)
+
+
+def _listed(path: StrPath, root: Path) -> dict[str, Kind]:
+    """All names of a directory; most file systems tell the kinds with the names."""
+    try:
+        with os.scandir(root) as entries:
+            return {entry.name: _kind(entry) for entry in entries}
+    except OSError as error:
+        raise unreadable(root, os.fspath(path), error) from error
+
+
+def _kind(entry: os.DirEntry[str]) -> Kind:
+    if entry.is_symlink():
+        return "link"
+    return "file" if entry.is_file(follow_symlinks=False) else "other"
 
 
 def _matters(name: str) -> bool:
     return name in METADATA_FILES or name == INDEX_FILE or name.endswith(".safetensors")
-
-
-def _entry(root: Path, name: str, remote: hub.Snapshot | None) -> Entry:
-    path = root / name
-    if remote is not None and not os.path.lexists(path):
-        return Entry(name, "remote", None, remote.size(name), 0)
-    try:
-        status = os.lstat(path)
-        target = os.readlink(path) if stat.S_ISLNK(status.st_mode) else None
-    except OSError as error:
-        raise unreadable(path, name, error) from error
-    if target is None:
-        kind: Literal["file", "other"] = "file" if stat.S_ISREG(status.st_mode) else "other"
-        return Entry(name, kind, None, status.st_size, status.st_nlink)
-    try:
-        size = os.stat(path).st_size
-    except OSError:
-        return Entry(name, "link", target, None, status.st_nlink)
-    return Entry(name, "link", target, size, status.st_nlink)
 
 
 def _document(root: Path, name: str, origin: Origin) -> Document:

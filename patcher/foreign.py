@@ -88,23 +88,23 @@ def _changed(checkpoint: Checkpoint) -> Iterator[Trace]:
 
 def _is_original(checkpoint: Checkpoint, name: str) -> bool | None:
     """Whether a file is what was downloaded; ``None`` where nothing here says so."""
-    data, entry = checkpoint.documents[name].data, checkpoint.entries[name]
+    data, kind = checkpoint.documents[name].data, checkpoint.entries[name]
     if checkpoint.origin.kind == "local_dir":
         digest = noted_digest(checkpoint.root, name)
         return None if digest is None else has_digest(data, digest)
     if checkpoint.origin.kind != "cache":
         return None
-    if entry.kind == "link":
+    if kind == "link":
         return has_digest(data, os.path.basename(os.path.realpath(checkpoint.root / name)))
     # A file among links has taken the place of one; caches without any link exist too.
-    linked = any(each.kind == "link" for each in checkpoint.entries.values())
+    linked = "link" in checkpoint.entries.values()
     return False if linked else None
 
 
 def _download(checkpoint: Checkpoint, name: str) -> str:
     """The command that brings a file back as it was downloaded."""
     origin = checkpoint.origin
-    if origin.kind == "cache" and checkpoint.entries[name].kind == "file":
+    if origin.kind == "cache" and checkpoint.entries[name] == "file":
         # No option of the client puts a link where a file stands.
         return f"rm {quoted(checkpoint.root / name)} && {origin.download} {name}"
     return fetch_again(origin.download, name)

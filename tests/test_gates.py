@@ -12,6 +12,7 @@ import re
 import shutil
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -301,16 +302,31 @@ def test_not_one_byte_of_a_weight_is_read(tmp_path: Path, *, index: bool) -> Non
 
 
 @needs_strace
-@pytest.mark.parametrize("words", [COMPATIBLE, (*COMPATIBLE, "--full"), CONFLICT])
-def test_system_calls_for_each_shard(tmp_path: Path, words: tuple[str, ...]) -> None:
-    """And none more where the shards are larger."""
-    counts = {}
+@pytest.mark.parametrize("links", [False, True])
+@pytest.mark.parametrize(
+    ("words", "most"), [(COMPATIBLE, 1), ((*COMPATIBLE, "--full"), 7), (CONFLICT, 1)]
+)
+def test_system_calls_for_each_shard(
+    tmp_path: Path, words: tuple[str, ...], most: int, *, links: bool
+) -> None:
+    """Those that name it, or its descriptor; and none more where the shards are larger."""
+    seen = []
     for shards, size in ((10, 1e9), (60, 1e9), (60, 5e10)):
         root = tmp_path / f"{shards}-{size:.0f}"
         synthetic(root, "--shards", str(shards), "--tensors", "600", "--size", str(size))
-        counts[shards, size] = len(calls(tmp_path, "check", *words, str(root)))
-    assert counts[60, 1e9] - counts[10, 1e9] <= 8 * 50
-    assert abs(counts[60, 5e10] - counts[60, 1e9]) <= 3  # memory comes in larger pieces
+        if links:
+            for path in root.glob("*.safetensors"):
+                path.rename(tmp_path / f"{root.name}-{path.name}")
+                path.symlink_to(tmp_path / f"{root.name}-{path.name}")
+        counts = Counter(
+            shard[1]
+            for call in calls(tmp_path, "check", *words, str(root))
+            if (shard := re.search(r"(model-\d+-of-\d+)\.safetensors[\">]", call.text))
+        )
+        assert len(counts) == shards
+        seen.append(set(counts.values()))
+    assert seen[0] == seen[1] == seen[2]
+    assert max(seen[0]) <= most
 
 
 @needs_strace

@@ -18,7 +18,7 @@ from conftest import make_cache, make_checkpoint, shard
 from running import snapshot
 
 from patcher import fsio, mirroring, planning
-from patcher.checkpoint import Checkpoint, Entry, open_checkpoint
+from patcher.checkpoint import Checkpoint, Kind, open_checkpoint
 from patcher.edits import sha256
 from patcher.errors import RefusedError, UnreadableError, UsageError
 from patcher.mirroring import manifest as manifests
@@ -529,7 +529,7 @@ def test_a_repository_of_which_only_the_metadata_is_here(tmp_path: Path) -> None
     checkpoint = open_checkpoint(root)
     download = "hf download nvidia/Kimi-K2.5-NVFP4 --revision main"
     origin = replace(checkpoint.origin, kind="hub", download=download, ref="main")
-    shards = {name: Entry(name, "remote", None, 100, 0) for name in SHARDS}
+    shards: dict[str, Kind] = dict.fromkeys(SHARDS, "remote")
     for entries, what in ((checkpoint.entries, "its weights"), (shards, SHARDS[0])):
         found = replace(checkpoint, origin=origin, entries=entries)
         with pytest.raises(UnreadableError, match=f"not complete here.*{what}") as caught:

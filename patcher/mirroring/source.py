@@ -71,7 +71,7 @@ def require_complete(checkpoint: Checkpoint, tree: Tree) -> None:
         UnreadableError: some are missing, or the index cannot be read.
     """
     here = {item.path for item in tree.items}
-    wanted = {entry.name for entry in checkpoint.entries.values() if entry.kind == "remote"}
+    wanted = {name for name, kind in checkpoint.entries.items() if kind == "remote"}
     if INDEX_FILE in here:
         path = os.path.join(tree.root, INDEX_FILE)
         wanted |= tally_index(path, download=checkpoint.origin.download)[0].shards
