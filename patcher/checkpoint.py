@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from patcher import headers, hub, jsontext
 from patcher.errors import UnreadableError
@@ -40,8 +42,7 @@ _ENGINE_FILE = re.compile(r"rank\d+\.engine")
 Kind = Literal["file", "link", "other", "remote"]
 
 
-@dataclass(frozen=True, slots=True)
-class Checkpoint:
+class Checkpoint(Struct, frozen=True):
     """An opened checkpoint; weights are never read.
 
     Attributes:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, replace
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from patcher import engines, findings, recipes
 from patcher.engines.base import Place
@@ -41,8 +43,7 @@ _STOPS, _UNKNOWN = "; from {} on it stops again", "; what {} does is not known"
 _UNTOUCHED = "no change to the checkpoint"
 
 
-@dataclass(frozen=True, slots=True)
-class Attempt:
+class Attempt(Struct, frozen=True):
     """A patch that could be made, and the checkpoint as it would leave it."""
 
     cure: Cure

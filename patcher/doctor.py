@@ -5,8 +5,9 @@ from __future__ import annotations
 import fcntl
 import platform
 import secrets
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from patcher import __version__, fsio, gpus, target
 from patcher.errors import CkptPatchError, UsageError
@@ -28,8 +29,7 @@ LIBRARIES = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Symptom:
+class Symptom(Struct, frozen=True):
     """One line of the answer; ``healthy`` is false where something needs attention."""
 
     subject: str

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import os
 from contextlib import suppress
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from patcher import foreign, mirroring, transaction
 from patcher.errors import CkptPatchError
@@ -44,8 +46,7 @@ _MAX_NOTE = 4096  # bytes; a ref is one line
 _SHORT = 12  # characters of a commit
 
 
-@dataclass(frozen=True, slots=True)
-class Look:
+class Look(Struct, frozen=True):
     """One look at a checkpoint: the directory that was meant, and how it stands."""
 
     root: Path

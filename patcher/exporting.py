@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from patcher import engines, gpus, jsontext, planning, portable, releases
 from patcher.checking import check
@@ -28,8 +30,7 @@ PLACEHOLDER = "ORG/NAME"
 _REFUSES = "refuses"
 
 
-@dataclass(frozen=True, slots=True)
-class Evidence:
+class Evidence(Struct, frozen=True):
     """What the known releases of one engine do on some GPUs, as declared and after the change.
 
     Attributes:
@@ -49,8 +50,7 @@ class Evidence:
         return [item.release for item in self.before if item.state == _REFUSES]
 
 
-@dataclass(frozen=True, slots=True)
-class Export:
+class Export(Struct, frozen=True):
     """A patch for the checkpoint's author.
 
     Attributes:

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
 
 from patcher.checkpoint import open_checkpoint
 from patcher.errors import CkptPatchError
@@ -24,8 +25,7 @@ if TYPE_CHECKING:
     from patcher.checkpoint import Checkpoint
 
 
-@dataclass(frozen=True, slots=True)
-class Trace:
+class Trace(Struct, frozen=True):
     """What shows it, as a sentence without a full stop, and the command that repairs it."""
 
     sentence: str

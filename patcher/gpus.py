@@ -9,8 +9,9 @@ from __future__ import annotations
 import functools
 import os
 import re
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, NoReturn
+
+from msgspec import Struct
 
 from patcher.errors import UsageError
 
@@ -24,8 +25,7 @@ _DATA = os.path.join(os.path.dirname(__file__), "data", "gpus.json")
 _ARCHITECTURE = re.compile(r"(?:sm[-_ ]?([0-9]{2,3})|([0-9]{1,2}\.[0-9]))[af]?")
 
 
-@dataclass(frozen=True, slots=True)
-class Gpu:
+class Gpu(Struct, frozen=True):
     """One kind of GPU, as the engines tell them apart.
 
     Attributes:

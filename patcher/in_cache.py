@@ -7,9 +7,10 @@ snapshot that it is about, and engines look for files by name and in the top lev
 from __future__ import annotations
 
 import os
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from msgspec.structs import replace
 
 from patcher import hub
 from patcher.checkpoint import METADATA_FILES, open_checkpoint

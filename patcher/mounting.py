@@ -7,8 +7,9 @@ import os
 import posixpath
 import re
 import shlex
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
 
 from patcher import mirroring, transaction
 from patcher.errors import RefusedError, UsageError
@@ -28,8 +29,7 @@ SCHEMA = "ckpt-patch/mounts@1"
 CONFIG_MAP_LIMIT = 1024 * 1024
 
 
-@dataclass(frozen=True, slots=True)
-class Mount:
+class Mount(Struct, frozen=True):
     """One file: where it is here, where it has to be in the container, and its bytes."""
 
     file: str
@@ -39,8 +39,7 @@ class Mount:
     sha256: str
 
 
-@dataclass(frozen=True, slots=True)
-class Mounts:
+class Mounts(Struct, frozen=True):
     """All patched files of one folder.
 
     Attributes:

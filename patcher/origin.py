@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import re
 import stat
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from patcher import hub
 from patcher.errors import UnreadableError
@@ -24,8 +26,7 @@ _COMMIT = re.compile(r"[0-9a-f]{40}")
 _SHA1_LENGTH = 40
 
 
-@dataclass(frozen=True, slots=True)
-class Origin:
+class Origin(Struct, frozen=True):
     """Where the files came from.
 
     Attributes:

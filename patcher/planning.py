@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from patcher import __version__, jsontext, recipes
 from patcher.checking import check, judge, read
@@ -26,8 +28,7 @@ SCHEMA = "ckpt-patch/plan@1"
 SPOILED = "KV015"
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
+class Plan(Struct, frozen=True):
     """What ``apply`` will do.
 
     Attributes:

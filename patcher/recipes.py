@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
+
+import msgspec
+from msgspec import Struct
 
 from patcher import outfile
 from patcher.errors import UnreadableError, UsageError
@@ -23,8 +25,7 @@ MAX_BYTES = 1024 * 1024
 Operations = dict[str, list[dict[str, Any]]]
 
 
-@dataclass(frozen=True, slots=True)
-class Rule:
+class Rule(Struct, frozen=True):
     """One kind of change.
 
     Attributes:
@@ -55,8 +56,7 @@ class Rule:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Recipe:
+class Recipe(Struct, frozen=True):
     """A named list of rules. ``sha256`` is of the recipe's own text."""
 
     id: str
@@ -135,8 +135,6 @@ def load(path: Path) -> Recipe:
 
 def parse(data: bytes, source: str) -> Recipe:
     """Validate a recipe's text; see :func:`load`."""
-    import msgspec  # noqa: PLC0415 - lazy: only plan and apply need recipes
-
     try:
         document = msgspec.toml.decode(data)
         schema = document.pop("schema", None)
@@ -154,8 +152,6 @@ def parse(data: bytes, source: str) -> Recipe:
 
 
 def _validated(document: dict[str, Any], source: str) -> Recipe:
-    import msgspec  # noqa: PLC0415 - see parse
-
     known = {"id", "version", "title", "effect", "notes", "rules", "sha256"}
     rule_keys = {"action", "producers", "meanings", "shape", "value"}
     unknown = set(document) - known

@@ -10,6 +10,8 @@ import hashlib
 import json
 from typing import TYPE_CHECKING, Any, TypedDict
 
+import msgspec
+
 from patcher import jsontext, outfile
 from patcher.edits import Change, FileEdit, check_file_name
 from patcher.errors import RefusedError, UnreadableError
@@ -113,8 +115,6 @@ def load(data: bytes, source: str, checkpoint: Checkpoint) -> Change:
 
 
 def _validated(data: bytes, source: str) -> SavedPlan:
-    import msgspec  # noqa: PLC0415 - lazy: only apply --plan needs it
-
     document = jsontext.read(data, source=source).value
     try:
         schema = document.get("schema") if isinstance(document, dict) else None

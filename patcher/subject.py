@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from copy import copy as shallow_copy
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from patcher.errors import UnreadableError
 from patcher.jsontext import parse_pointer
@@ -21,8 +23,7 @@ if TYPE_CHECKING:
     from patcher.recipes import Operations
 
 
-@dataclass(frozen=True, slots=True)
-class Subject:
+class Subject(Struct, frozen=True):
     """The metadata of one checkpoint.
 
     Attributes:

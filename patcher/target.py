@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from patcher import gpus
 from patcher.errors import UsageError
@@ -33,8 +34,7 @@ _REQUEST = re.compile(r"([A-Za-z][A-Za-z_-]*)(?:(?:\s*(?:==|@)\s*|\s+)(\S+))?")
 _FORMS = "--engine vllm==0.16.0; known releases: ckpt-patch engines"
 
 
-@dataclass(frozen=True, slots=True)
-class Target:
+class Target(Struct, frozen=True):
     """Where a checkpoint is to run.
 
     Attributes:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
+
+from msgspec import Struct
 
 from patcher.engines import NAMES
 
@@ -22,8 +23,7 @@ Severity = Literal["error", "warning", "info"]
 FAILING = "expected to fail"
 
 
-@dataclass(frozen=True, slots=True)
-class Location:
+class Location(Struct, frozen=True):
     """Where a finding is seen: 1-based ``line`` of the key at ``pointer`` in ``file``."""
 
     file: str
@@ -35,8 +35,7 @@ class Location:
         return {"file": self.file, "pointer": self.pointer, "line": self.line}
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
+class Finding(Struct, frozen=True):
     """One finding; ``ckpt-patch explain ID`` prints the page of its id.
 
     ``error`` means that the engine will not start. ``detail`` is the engine's own text.
@@ -59,8 +58,7 @@ class Finding:
         }
 
 
-@dataclass(frozen=True, slots=True)
-class Cure:
+class Cure(Struct, frozen=True):
     """One way out that was tried against the same release's answers and works.
 
     ``argv`` for a flag, ``engine`` and ``version`` (PEP 440 specifier) for an upgrade, ``recipe``
@@ -85,8 +83,7 @@ class Cure:
         return {"kind": self.kind, **members[self.kind], "effect": self.effect}
 
 
-@dataclass(frozen=True, slots=True)
-class Cost:
+class Cost(Struct, frozen=True):
     """KV-cache bytes per token and rank-free: all layers, all KV heads.
 
     ``before`` with the resolved dtype, ``after`` with KV quantization off; ``None`` where the model
@@ -101,8 +98,7 @@ class Cost:
         return {"kv_bytes_per_token": {"before": self.before, "after": self.after}}
 
 
-@dataclass(frozen=True, slots=True)
-class ReleaseAnswer:
+class ReleaseAnswer(Struct, frozen=True):
     """What one release does, for the portable verdict.
 
     ``state`` is ``ignores`` (starts, does not read the declaration), ``runs`` (starts with what is
@@ -128,8 +124,7 @@ class ReleaseAnswer:
         }
 
 
-@dataclass(frozen=True, slots=True)
-class Judgement:
+class Judgement(Struct, frozen=True):
     """What the engine's facts say about one checkpoint on one target.
 
     Attributes:
@@ -154,8 +149,7 @@ class Judgement:
     portable: tuple[ReleaseAnswer, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
+class Verdict(Struct, frozen=True):
     """What this checkpoint will do on this target: a judgement and what it is about."""
 
     path: str

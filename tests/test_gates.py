@@ -59,23 +59,25 @@ HEAVY = {
     "safetensors", "socket", "ssl", "tomllib", "tqdm", "unittest", "xml", "yaml",
 }  # fmt: skip
 #: What a conflict takes to try its cures, and what a transaction takes to be safe and told.
-RECIPES = {"jsonpatch", "msgspec", "tomllib"}
-WRITING = {"filelock", "socket", "msgspec"}
+RECIPES = {"jsonpatch", "tomllib"}
+WRITING = {"filelock", "socket"}
+#: What every value of ours is.
+RECORDS = {"msgspec"}
 
 #: command line -> the heavy modules that it may import. ``CKPT`` is the checkpoint.
 ALLOWED = {
     ("--version",): set[str](),
     ("--help",): set[str](),
-    ("check", "--help"): set[str](),
-    ("check", *COMPATIBLE, "CKPT"): set[str](),
-    ("check", *CONFLICT, "CKPT"): RECIPES | {"socket"},
-    ("inspect", "--json", "CKPT"): set[str](),
-    ("explain", "KV001"): set[str](),
-    ("targets",): set[str](),
-    ("status", "CKPT"): WRITING,
-    ("log", "CKPT"): WRITING,
-    ("undo", "CKPT"): WRITING | RECIPES,
-    ("plan", *CONFLICT, "CKPT"): RECIPES | {"socket"},
+    ("check", "--help"): RECORDS,
+    ("check", *COMPATIBLE, "CKPT"): RECORDS,
+    ("check", *CONFLICT, "CKPT"): RECORDS | RECIPES | {"socket"},
+    ("inspect", "--json", "CKPT"): RECORDS,
+    ("explain", "KV001"): RECORDS,
+    ("targets",): RECORDS,
+    ("status", "CKPT"): RECORDS | WRITING,
+    ("log", "CKPT"): RECORDS | WRITING,
+    ("undo", "CKPT"): RECORDS | WRITING | RECIPES,
+    ("plan", *CONFLICT, "CKPT"): RECORDS | RECIPES | {"socket"},
 }
 
 

@@ -7,7 +7,6 @@ import math
 import pickle
 import sys
 import time
-from dataclasses import FrozenInstanceError
 
 import pytest
 from hypothesis import given
@@ -237,5 +236,5 @@ def test_duplicates_in_a_value_that_is_shadowed_are_reported_too() -> None:
 def test_a_document_is_frozen_and_can_be_pickled() -> None:
     document = read_text('{"a": 1}')
     assert pickle.loads(pickle.dumps(document)) == document
-    with pytest.raises(FrozenInstanceError):
+    with pytest.raises(AttributeError):
         document.bom = True  # type: ignore[misc]

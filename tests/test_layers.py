@@ -31,7 +31,7 @@ LAYERS = (
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 
 #: What check on a local checkpoint must not load (start-up time), wherever it is used.
-HEAVY = {"huggingface_hub", "deepdiff", "numpy", "jsonpatch", "safetensors", "filelock", "msgspec"}
+HEAVY = {"huggingface_hub", "deepdiff", "numpy", "jsonpatch", "safetensors", "filelock"}
 
 
 def modules() -> list[Path]:

@@ -9,12 +9,12 @@ import os
 import shutil
 import socket
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from conftest import make_cache, make_checkpoint, shard
+from msgspec.structs import replace
 from running import snapshot
 
 from patcher import fsio, mirroring, planning

@@ -1,13 +1,13 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from typing import Any
 
 import pytest
 from faults import samples
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from patcher.edits import WRITABLE_FILES, check_file_name, sha256
 from patcher.errors import CkptPatchError, RefusedError

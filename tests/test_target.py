@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import pickle
 import site
 import sys
@@ -150,7 +149,7 @@ def test_targets_are_values() -> None:
     first = Target.parse("sm120", engine="vllm==0.16.0")
     assert first == pickle.loads(pickle.dumps(first))
     assert len({first, Target.parse("SM_120", engine="vllm@0.16.0")}) == 1
-    with pytest.raises(dataclasses.FrozenInstanceError):
+    with pytest.raises(AttributeError):
         first.engine = "sglang"  # type: ignore[misc]
 
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import click
+from msgspec import Struct
 
 from patcher import mirroring
 from patcher.cli.options import output_options, target_options
@@ -18,8 +18,7 @@ if TYPE_CHECKING:
     from patcher.cli.output import Output
 
 
-@dataclass(frozen=True, slots=True)
-class Asked:
+class Asked(Struct, frozen=True):
     """The command line: one source, one place, and how."""
 
     source: str

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import os
 import sys
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import click
+from msgspec import Struct
 
 from patcher.cli.app import ReaderLeftError
 from patcher.report.escape import lines, plain
@@ -20,8 +20,7 @@ if TYPE_CHECKING:
     from patcher.report.human import Style
 
 
-@dataclass(frozen=True, slots=True)
-class Output:
+class Output(Struct, frozen=True):
     """What the user asked for.
 
     Attributes:

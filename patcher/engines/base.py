@@ -7,8 +7,9 @@ GPU and a launch, what will this release do? It does no I/O beyond reading packa
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any, Literal
+
+from msgspec import Struct, field
 
 #: ``config.json`` -> its parsed value; only metadata files that exist are there.
 Documents = Mapping[str, Any]
@@ -16,16 +17,14 @@ Documents = Mapping[str, Any]
 Stage = Literal["config", "resolver", "validator", "selector", "implementation", "kernel"]
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
+class Place(Struct, frozen=True):
     """One JSON value: ``pointer`` (RFC 6901) inside ``file``."""
 
     file: str
     pointer: str
 
 
-@dataclass(frozen=True, slots=True)
-class Launch:
+class Launch(Struct, frozen=True):
     """How the engine is started.
 
     Attributes:
@@ -44,8 +43,7 @@ class Launch:
     decode_attention_backend: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Resolution:
+class Resolution(Struct, frozen=True):
     """Which KV-cache dtype the engine ends up with, and why.
 
     Attributes:
@@ -60,8 +58,7 @@ class Resolution:
     read: tuple[Place, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class BackendAnswer:
+class BackendAnswer(Struct, frozen=True):
     """What one attention backend says to the resolved dtype on this GPU.
 
     ``stage`` is where the answer was given: some releases let the selector accept what the
@@ -74,8 +71,7 @@ class BackendAnswer:
     reasons: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Refusal:
+class Refusal(Struct, frozen=True):
     """The engine does not start. ``finding`` is the id of design section 7 that it amounts to.
 
     ``message`` is the engine's own text (exception type first), shortened to its first sentence
@@ -88,8 +84,7 @@ class Refusal:
     place: Place | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Notice:
+class Notice(Struct, frozen=True):
     """Something the user should know although the engine starts. ``finding`` as in Refusal."""
 
     finding: str
@@ -98,8 +93,7 @@ class Notice:
     place: Place | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
+class Answer(Struct, frozen=True):
     """All that one release answers.
 
     Attributes:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct, to_builtins
 
 from patcher import engines
 from patcher.engines import examples, facts
@@ -27,8 +28,7 @@ _NAMES = frozenset({"engine", "release", "schema", "version"})
 _PLACE = re.compile(r'"[\w./]+:\d+(?: [\w.]+)?"')
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
+class Outcome(Struct, frozen=True):
     """How one launch ends.
 
     Attributes:
@@ -53,8 +53,7 @@ class Outcome:
         return f"{self.backend}, {dtype}" if self.backend else f"starts, {dtype}"
 
 
-@dataclass(frozen=True, slots=True)
-class Change:
+class Change(Struct, frozen=True):
     """The same launch, answered differently.
 
     Attributes:
@@ -73,7 +72,7 @@ class Change:
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON object."""
-        return {**asdict(self), "gpus": list(self.gpus)}
+        return {**to_builtins(self), "gpus": list(self.gpus)}
 
 
 def between(engine: str, before: str, after: str, gpus: Iterable[Gpu]) -> tuple[Change, ...]:

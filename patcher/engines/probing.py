@@ -11,9 +11,10 @@ import os
 import subprocess
 import sys
 import time
-from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, NoReturn
+
+from msgspec import Struct
 
 import patcher
 from patcher.engines import NAMES, differences, facts
@@ -53,8 +54,7 @@ json.dump(found, sys.stdout)
 _ASK_SECONDS = 60
 
 
-@dataclass(frozen=True, slots=True)
-class Installed:
+class Installed(Struct, frozen=True):
     """An engine as one interpreter would import it.
 
     Attributes:
@@ -67,8 +67,7 @@ class Installed:
     tree: str
 
 
-@dataclass(frozen=True, slots=True)
-class Probed:
+class Probed(Struct, frozen=True):
     """What came of a probe.
 
     Attributes:

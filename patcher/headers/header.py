@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import os
 import reprlib
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeGuard
+
+from msgspec import Struct
 
 from patcher.errors import UnreadableError
 from patcher.headers import bulk, text
@@ -62,8 +63,7 @@ class TensorInfo(NamedTuple):
     end: int
 
 
-@dataclass(frozen=True, slots=True)
-class Header:
+class Header(Struct, frozen=True):
     """A checked header; the tensors begin ``data_start`` bytes into the file.
 
     ``entries`` holds the description of each tensor by its name, as the JSON has it.

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
 
 from patcher import jsontext
 from patcher.errors import UnreadableError
@@ -19,8 +20,7 @@ INDEX_FILE = "model.safetensors.index.json"
 _MAX_NAME = 255
 
 
-@dataclass(frozen=True, slots=True)
-class Index:
+class Index(Struct, frozen=True):
     """A checked index: tensor name -> shard, a path below the checkpoint that does not leave it.
 
     ``shards`` are the distinct values of ``weight_map``, sorted; ``size`` is the file's, in bytes.

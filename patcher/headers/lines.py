@@ -10,8 +10,9 @@ from __future__ import annotations
 import json
 import os
 import string
-from dataclasses import dataclass, field
 from typing import Any
+
+from msgspec import Struct, field
 
 from patcher.headers.names import SCALE_NAMES
 
@@ -33,8 +34,7 @@ _SCALES = {
 }
 
 
-@dataclass(slots=True)
-class Tally:
+class Tally(Struct):
     """What was counted: ``tensors`` are lines, ``scales`` and ``shards`` are names.
 
     ``scales`` has every name of a scale, and maybe others.

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Literal
+
+from msgspec import Struct
+from msgspec.structs import asdict
 
 from patcher import jsontext
 from patcher.headers import lines
@@ -28,8 +30,7 @@ if TYPE_CHECKING:
     from patcher.headers.names import Kind
 
 
-@dataclass(frozen=True, slots=True)
-class ScaleCounts:
+class ScaleCounts(Struct, frozen=True):
     """What the names of the tensors tell about KV-cache scales.
 
     Attributes:

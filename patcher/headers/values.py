@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import os
 import struct
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from patcher.errors import UnreadableError
 from patcher.headers.files import DOWNLOAD, StrPath, open_regular
@@ -27,8 +28,7 @@ _FORMATS = {"F64": "<d", "F32": "<f", "F16": "<e", "BF16": "<f"}
 _MAX_BYTES = 64 * 1024
 
 
-@dataclass(frozen=True, slots=True)
-class ScaleValues:
+class ScaleValues(Struct, frozen=True):
     """The range of all k and v scales; ``bytes_read`` are those of the scales alone."""
 
     count: int

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from patcher.headers.index import unsafe
 
@@ -20,8 +21,7 @@ _FORM = re.compile(
 _MAX_REPO_ID = 96
 
 
-@dataclass(frozen=True, slots=True)
-class HubId:
+class HubId(Struct, frozen=True):
     """A repository of a model on the Hub.
 
     Attributes:

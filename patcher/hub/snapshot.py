@@ -9,9 +9,10 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
 
 from patcher import fsio
 from patcher.errors import UnreadableError
@@ -32,8 +33,7 @@ _CHUNK = 1 << 20
 _NOT_ASKED = "the Hub was not asked (--no-network or HF_HUB_OFFLINE)"
 
 
-@dataclass(frozen=True, slots=True)
-class RemoteFile:
+class RemoteFile(Struct, frozen=True):
     """A file on the Hub.
 
     Attributes:
@@ -45,8 +45,7 @@ class RemoteFile:
     digest: str | None
 
 
-@dataclass(frozen=True, slots=True)
-class Snapshot:
+class Snapshot(Struct, frozen=True):
     """A commit of a repository.
 
     Attributes:

@@ -7,8 +7,10 @@ commit names its parent, so that to send it twice is harmless.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from patcher.errors import RefusedError, UnreadableError
 from patcher.hub import client
@@ -24,8 +26,7 @@ if TYPE_CHECKING:
 NEEDED = "huggingface_hub>=1.17"
 
 
-@dataclass(frozen=True, slots=True)
-class Blob:
+class Blob(Struct, frozen=True):
     """A file of a repository.
 
     Attributes:
@@ -41,8 +42,7 @@ class Blob:
     copyable: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Repository:
+class Repository(Struct, frozen=True):
     """One commit of a repository, as the Hub has it now.
 
     Attributes:
@@ -63,8 +63,7 @@ class Repository:
         return str(self.hub_id.revision)
 
 
-@dataclass(frozen=True, slots=True)
-class Commit:
+class Commit(Struct, frozen=True):
     """What one commit does.
 
     Attributes:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, NamedTuple
+
+from msgspec import Struct
 
 from patcher.errors import UnreadableError
 from patcher.jsontext.pointer import parse_pointer
@@ -19,8 +21,7 @@ class Span(NamedTuple):
     end: int
 
 
-@dataclass(frozen=True, slots=True)
-class Duplicate:
+class Duplicate(Struct, frozen=True):
     """A key that its object has more than once.
 
     ``lines`` (from 1) and ``offsets`` (bytes) are those of every occurrence, in order; the last one
@@ -32,8 +33,7 @@ class Duplicate:
     offsets: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Document:
+class Document(Struct, frozen=True):
     """A JSON file that was read; see ``read``.
 
     Attributes:
@@ -47,15 +47,15 @@ class Document:
     """
 
     source: str
-    data: bytes = field(repr=False)
-    text: str = field(repr=False)
+    data: bytes
+    text: str
     bom: bool
-    value: Any = field(repr=False)
+    value: Any
     duplicates: tuple[Duplicate, ...] = ()
-    # Members of the objects and arrays on the way to a pointer, by where they begin.
-    _tables: dict[int, dict[str, Member]] = field(
-        default_factory=dict, init=False, repr=False, compare=False
-    )
+
+    def __repr__(self) -> str:
+        """Without the file itself, which would be there three times."""
+        return f"Document(source={self.source!r}, bom={self.bom}, duplicates={self.duplicates})"
 
     def line(self, pointer: str) -> int:
         """Return the line, from 1, of the key (in an array, the element) at ``pointer``.
@@ -88,16 +88,17 @@ class Document:
         end = len(self.text.rstrip(SPACE))
         member = Member("", start, start, end, end)
         for token in parse_pointer(pointer):
-            found = self._table(member.start).get(token)
+            found = _table(self.text, member.start).get(token)
             if found is None:
                 raise UnreadableError("there is no such value", path=self.source, pointer=pointer)
             member = found
         return member
 
-    def _table(self, start: int) -> dict[str, Member]:
-        if self.text[start] not in "[{":
-            return {}
-        if start not in self._tables:
-            # Of members with the same name the last one stays, as it does in Python.
-            self._tables[start] = {each.name: each for each in members(self.text, start)}
-        return self._tables[start]
+
+@lru_cache(maxsize=64)
+def _table(text: str, start: int) -> dict[str, Member]:
+    """Members of the object or array that begins there; those on the way to a pointer are kept."""
+    if text[start] not in "[{":
+        return {}
+    # Of members with the same name the last one stays, as it does in Python.
+    return {each.name: each for each in members(text, start)}

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import re
 import shlex
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from patcher.errors import UnreadableError
 from patcher.jsontext.document import BOM, Document, Duplicate
@@ -26,8 +27,7 @@ _HINTS = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
+class Limits(Struct, frozen=True):
     """What ``read`` accepts: ``size`` in bytes, ``depth`` in nested objects and arrays."""
 
     size: int
@@ -70,8 +70,7 @@ def read(data: bytes, *, source: str, limits: Limits = CONFIG_LIMITS) -> Documen
     return Document(source, data, file.text, bom, value, duplicates)
 
 
-@dataclass(frozen=True, slots=True)
-class _File:
+class _File(Struct, frozen=True):
     """The decoded text of a file, and how its positions are told."""
 
     source: str

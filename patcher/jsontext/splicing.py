@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
 
 from patcher.errors import RefusedError, UsageError
 from patcher.jsontext.document import BOM, Document
@@ -52,8 +53,7 @@ def splice(document: Document, patch: Sequence[Mapping[str, Any]]) -> bytes:
     return BOM * document.bom + result.encode()
 
 
-@dataclass(frozen=True, slots=True)
-class _Text:
+class _Text(Struct, frozen=True):
     """The file that is being patched."""
 
     source: str

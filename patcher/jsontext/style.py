@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import partial
 from operator import add
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
 
 from patcher.errors import UsageError
 from patcher.jsontext.scan import MAX_DEPTH
@@ -27,8 +28,7 @@ _NEWLINE = re.compile(r"\r?\n")
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
-@dataclass(frozen=True, slots=True)
-class Style:
+class Style(Struct, frozen=True):
     """The hand of a file.
 
     Attributes:

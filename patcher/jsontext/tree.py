@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from patcher.jsontext.pointer import array_index
 from patcher.jsontext.scan import SPACE, members, skip_space
@@ -70,8 +71,7 @@ class Node:
             branches[index].before = branch.before
 
 
-@dataclass(slots=True)
-class Branch:
+class Branch(Struct):
     """A member: white space, key and colon (none in an array), value, white space."""
 
     before: str
@@ -96,8 +96,7 @@ class Branch:
         return self.before.rpartition("\n")[2] if "\n" in self.before else outer
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
+class Place(Struct, frozen=True):
     """A member, the indentation of the line its value begins on, and whether it begins one."""
 
     branch: Branch

@@ -5,16 +5,16 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 # CPython's default (sys.int_info.default_max_str_digits), plus a sign. Above it, int() takes time
 # that grows with the square of the length, so it is refused whatever the interpreter's setting.
 _INT_LENGTH = 4301
 
 
-@dataclass(frozen=True, slots=True)
-class LongInteger:
+class LongInteger(Struct, frozen=True):
     """An integer with more digits than CPython converts, as it is spelled in the file.
 
     JSON allows one spelling of each integer, so equal spellings mean equal values.

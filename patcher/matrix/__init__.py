@@ -5,8 +5,9 @@ No checkpoint is needed: the rows stand for models that have a kind of attention
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
 
 from patcher import engines, gpus
 from patcher.errors import UnreadableError, UsageError
@@ -20,8 +21,7 @@ SCHEMA = "ckpt-patch/matrix@1"
 _ENGINES = {"vllm": vllm, "sglang": sglang}
 
 
-@dataclass(frozen=True, slots=True)
-class Matrix:
+class Matrix(Struct, frozen=True):
     """The table of one release.
 
     Attributes:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct, to_builtins
 
 from patcher.engines.sglang import launch, rules
 
@@ -17,8 +18,7 @@ if TYPE_CHECKING:
 _ABSENT = "-"
 
 
-@dataclass(frozen=True, slots=True)
-class SglangRow:
+class SglangRow(Struct, frozen=True):
     """One launch; ``None`` is a flag that is not given.
 
     Attributes:
@@ -36,7 +36,7 @@ class SglangRow:
 
     def to_dict(self) -> dict[str, Any]:
         """The row, flat."""
-        row = asdict(self)
+        row: dict[str, Any] = to_builtins(self)
         result: dict[str, Any] = row.pop("result")
         return row | result
 

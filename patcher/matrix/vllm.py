@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct, field
+from msgspec.structs import asdict
 
 from patcher import gpus
 from patcher.engines import facts
@@ -21,8 +23,7 @@ if TYPE_CHECKING:
 DTYPES = ("bfloat16", "float16")
 
 
-@dataclass(frozen=True, slots=True)
-class Kind:
+class Kind(Struct, frozen=True):
     """A kind of attention, with the dimensions of a model that has it.
 
     Attributes:
@@ -50,8 +51,7 @@ KINDS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Layer:
+class Layer(Struct, frozen=True):
     """What happens when the model's attention layer is made, after the model's hook.
 
     ``kv_cache_dtype`` is what the cache holds; ``error`` is the engine's own text.
@@ -63,8 +63,7 @@ class Layer:
     error: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class VllmRow:
+class VllmRow(Struct, frozen=True):
     """What the selector answers to one question.
 
     Attributes:

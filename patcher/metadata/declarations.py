@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
 
 from patcher.jsontext import format_pointer
 from patcher.metadata import blocks, forms, meanings, reading
@@ -14,8 +15,7 @@ if TYPE_CHECKING:
     from patcher.jsontext import Document
 
 
-@dataclass(frozen=True, slots=True)
-class Declaration:
+class Declaration(Struct, frozen=True):
     """One KV-cache statement.
 
     Attributes:
@@ -57,8 +57,7 @@ class Declaration:
         }
 
 
-@dataclass(frozen=True, slots=True)
-class Missing:
+class Missing(Struct, frozen=True):
     """A key that an engine demands and that is not there; ``line`` is that of its parent's key."""
 
     file: str

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from patcher.metadata import meanings, reading
 
@@ -16,8 +18,7 @@ if TYPE_CHECKING:
 Meaning = Callable[[Any], str]
 
 
-@dataclass(frozen=True, slots=True)
-class Statement:
+class Statement(Struct, frozen=True):
     """A declaration without its file and line; ``keys`` is the path to ``value``.
 
     ``obeyed`` is false where no inference engine looks, only the producer's own tools.

@@ -6,8 +6,9 @@ layer; the fields and their meaning are those of vLLM 0.33.0 and SGLang 0.5.23.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
 
 from patcher.metadata import reading
 
@@ -43,8 +44,7 @@ _PARALLEL = frozenset({"falcon_h1"})
 Kinds = tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Layers:
+class Layers(Struct, frozen=True):
     """How many layers there are, and how many of them hold a KV cache.
 
     Attributes:

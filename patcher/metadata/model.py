@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Literal
+
+from msgspec import Struct
 
 from patcher.errors import UnreadableError
 from patcher.jsontext import format_pointer
@@ -50,8 +51,7 @@ _SINK_FLAGS = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Model:
+class Model(Struct, frozen=True):
     """One language model.
 
     Attributes:

@@ -14,8 +14,10 @@ from __future__ import annotations
 import errno
 import os
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from patcher import fsio
 from patcher.errors import RefusedError, UnconfirmedError, WriteError
@@ -46,8 +48,7 @@ WORKSPACE = workspace.name_for("cache revision")
 _NO_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS, errno.EINVAL}
 
 
-@dataclass(frozen=True, slots=True)
-class PreparedRevision:
+class PreparedRevision(Struct, frozen=True):
     """A revision that can be made.
 
     Attributes:
@@ -74,8 +75,7 @@ class PreparedRevision:
         return os.path.join(self.folder, "snapshots", self.revision.commit)
 
 
-@dataclass(frozen=True, slots=True)
-class CacheRevision:
+class CacheRevision(Struct, frozen=True):
     """A revision that is there.
 
     Attributes:

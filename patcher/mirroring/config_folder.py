@@ -9,8 +9,9 @@ Weights, tokenizer and everything else come from the model's own folder.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
 
 from patcher.checkpoint import open_checkpoint
 from patcher.errors import RefusedError

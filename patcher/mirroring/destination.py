@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
+
+from msgspec import Struct
 
 from patcher.errors import RefusedError, UsageError
 from patcher.headers.files import StrPath, quoted
@@ -21,8 +22,7 @@ if TYPE_CHECKING:
 Standing = Literal["absent", "current", "outdated"]
 
 
-@dataclass(frozen=True, slots=True)
-class Destination:
+class Destination(Struct, frozen=True):
     """A name in a folder that exists; ``parent`` is absolute and without links."""
 
     parent: str

@@ -16,8 +16,11 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, Literal
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
 
 from patcher import hub, mirroring, outfile
 from patcher.checkpoint import open_checkpoint
@@ -42,8 +45,7 @@ STANDARD_INPUT = "standard input"
 _PLACE = re.compile(r"^(?P<message>.*) - at `\$(?P<path>.*)`$", re.DOTALL)
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(Struct, frozen=True):
     """One ``[[mirror]]`` of the file; all paths are absolute or Hub ids."""
 
     source: str
@@ -71,8 +73,7 @@ class Entry:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Result:
+class Result(Struct, frozen=True):
     """What became of one entry.
 
     Attributes:
@@ -106,8 +107,6 @@ def parse(data: bytes, source: str, folder: Path) -> tuple[Entry, ...]:
         source: its name, for messages.
         folder: where relative paths start.
     """
-    import msgspec  # noqa: PLC0415 - lazy: only a fleet needs it
-
     if len(data) > MAX_BYTES:
         raise _invalid(f"is larger than {MAX_BYTES:,} bytes", source, "")
     try:
@@ -189,7 +188,7 @@ def _require_keys(document: dict[str, Any], source: str) -> None:
         raise _invalid(f"is {schema!a}, expected {SCHEMA!r}", source, "/schema")
     _require_known(document, {"schema", "mirror"}, source, "")
     rows = document.get("mirror")
-    known = {field.name for field in fields(Entry)}
+    known = set(Entry.__struct_fields__)
     for number, row in enumerate(rows if isinstance(rows, list) else ()):
         _require_known(row, known, source, f"/mirror/{number}")
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from patcher.mirroring import destination, drafting, listing
 from patcher.mirroring.making import prepare, require_cured
@@ -21,8 +22,7 @@ if TYPE_CHECKING:
 _SHA256_LENGTH = 64
 
 
-@dataclass(frozen=True, slots=True)
-class Foreseen:
+class Foreseen(Struct, frozen=True):
     """A mirror that was not made.
 
     Attributes:

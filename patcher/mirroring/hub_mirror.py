@@ -12,8 +12,10 @@ since is told apart from it, and never overwritten.
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from patcher.errors import (
     CkptPatchError,
@@ -40,8 +42,7 @@ Outcome = Literal["made", "replaced", "current"]
 _SHOWN = 3
 
 
-@dataclass(frozen=True, slots=True)
-class HubPrepared:
+class HubPrepared(Struct, frozen=True):
     """A mirror on the Hub that can be made.
 
     Attributes:
@@ -66,8 +67,7 @@ class HubPrepared:
         return sum(self.source.files[path].size for path in self.changes.copies)
 
 
-@dataclass(frozen=True, slots=True)
-class HubMirrored:
+class HubMirrored(Struct, frozen=True):
     """A mirror that is on the Hub.
 
     Attributes:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+import msgspec
+from msgspec import Struct
 
 from patcher.errors import RefusedError
 from patcher.hub import HubId, uploading
@@ -33,8 +35,7 @@ class OccupiedError(RefusedError):
     slug = "hub-occupied"
 
 
-@dataclass(frozen=True, slots=True)
-class Changes:
+class Changes(Struct, frozen=True):
     """What one commit does; false where there is nothing to do.
 
     Attributes:
@@ -131,8 +132,6 @@ def _manifest(name: str, present: Repository) -> Manifest | None:
     Raises:
         OccupiedError: there is something else.
     """
-    import msgspec  # noqa: PLC0415 - lazy: only mirrors have a manifest
-
     if MANIFEST not in present.files:
         if set(present.files) <= _OF_THE_HUB:
             return None

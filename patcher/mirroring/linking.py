@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import errno
 import os
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
+
+from msgspec import Struct
 
 from patcher import fsio
 from patcher.errors import RefusedError
@@ -44,8 +45,7 @@ _CANNOT = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class Spot:
+class Spot(Struct, frozen=True):
     """Where a file goes: an open folder, a name, and the text of a symbolic link from there."""
 
     folder_fd: int
@@ -53,8 +53,7 @@ class Spot:
     link_text: str
 
 
-@dataclass(frozen=True, slots=True)
-class Placed:
+class Placed(Struct, frozen=True):
     """How a file came into the mirror; ``failed``: what was tried before, and why it was not it."""
 
     link: Link

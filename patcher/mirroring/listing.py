@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import re
 import stat
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
+
+from msgspec import Struct, field
 
 from patcher.errors import RefusedError, UnreadableError
 from patcher.headers.files import kind_of, quoted, unreadable
@@ -26,8 +27,7 @@ LEFT_OUT = {NAME, ".git", os.path.join(".cache", "huggingface")}
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
-@dataclass(frozen=True, slots=True)
-class Item:
+class Item(Struct, frozen=True):
     """A file of the source.
 
     Attributes:
@@ -62,8 +62,7 @@ class Item:
         )
 
 
-@dataclass(slots=True)
-class Tree:
+class Tree(Struct):
     """Everything that a mirror has to bring into being, names in order, folders before contents.
 
     Attributes:

@@ -13,8 +13,10 @@ import errno
 import os
 import secrets
 from contextlib import suppress
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from patcher import fsio
 from patcher.errors import RefusedError, RollbackError, UnconfirmedError, UsageError, WriteError
@@ -45,8 +47,7 @@ if TYPE_CHECKING:
 Outcome = Literal["made", "replaced", "current"]
 
 
-@dataclass(frozen=True, slots=True)
-class Prepared:
+class Prepared(Struct, frozen=True):
     """A mirror that can be made.
 
     Attributes:
@@ -64,8 +65,7 @@ class Prepared:
     standing: destination.Standing
 
 
-@dataclass(frozen=True, slots=True)
-class Mirrored:
+class Mirrored(Struct, frozen=True):
     """A mirror that is there.
 
     Attributes:

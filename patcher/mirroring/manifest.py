@@ -10,8 +10,11 @@ import json
 import os
 import re
 from collections.abc import Mapping  # noqa: TC003 - msgspec reads the annotations
-from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
+
+import msgspec
+from msgspec import Struct, to_builtins
+from msgspec.structs import replace
 
 from patcher.edits import Operations, sha256
 from patcher.errors import RefusedError, UnreadableError
@@ -30,8 +33,7 @@ _MAX_BYTES = 64 * 1024 * 1024
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
-@dataclass(frozen=True, slots=True)
-class Source:
+class Source(Struct, frozen=True):
     """Of what it is a mirror: an absolute path without links, and what its place says about it."""
 
     path: str
@@ -40,8 +42,7 @@ class Source:
     revision: str | None
 
 
-@dataclass(frozen=True, slots=True)
-class MirroredFile:
+class MirroredFile(Struct, frozen=True):
     """One file.
 
     Attributes:
@@ -73,8 +74,7 @@ class MirroredFile:
     git_sha1: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Manifest:
+class Manifest(Struct, frozen=True):
     """All of a mirror.
 
     Attributes:
@@ -103,7 +103,7 @@ class Manifest:
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON form (schema ``ckpt-patch/mirror-manifest@1``)."""
-        return {"schema": SCHEMA, **asdict(self)}
+        return {"schema": SCHEMA, **to_builtins(self)}
 
     def wanted(self) -> dict[str, Any]:
         """What was asked for, without how it turned out and who did it: the key of a no-op."""
@@ -126,8 +126,6 @@ def read(root: str) -> Manifest | None:
     Raises:
         RefusedError: damaged, of an unknown schema, or with a path that no mirror has.
     """
-    import msgspec  # noqa: PLC0415 - lazy: most commands read none
-
     path = os.path.join(root, PATH)
     if not os.path.lexists(path):
         return None
@@ -145,8 +143,6 @@ def decode(data: bytes) -> Manifest:
     Raises:
         ValueError: it is not what `encode` writes (`msgspec.ValidationError`: by its types).
     """
-    import msgspec  # noqa: PLC0415 - lazy: most commands read none
-
     try:
         body = json.loads(data)
     except RecursionError as error:

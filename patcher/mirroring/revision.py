@@ -6,8 +6,9 @@ import hashlib
 import json
 import os
 import re
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from patcher.errors import RefusedError, UsageError
 from patcher.hub import cache
@@ -30,8 +31,7 @@ _HASH = re.compile(r"[0-9a-f]{7,64}")
 _RESERVED = {"main", "master", "head", "refs", "thumbs.db", "desktop.ini"}
 
 
-@dataclass(frozen=True, slots=True)
-class Revision:
+class Revision(Struct, frozen=True):
     """A snapshot of links.
 
     Attributes:

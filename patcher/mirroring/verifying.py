@@ -9,8 +9,9 @@ import hashlib
 import os
 import pathlib
 import stat
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
+
+from msgspec import Struct
 
 from patcher.errors import CkptPatchError, RefusedError, UnreadableError
 from patcher.headers.files import StrPath, open_regular, quoted
@@ -31,8 +32,7 @@ _CHUNK = 8 * 1024 * 1024
 OF_A_DOWNLOAD = (".gitattributes", ".cache")
 
 
-@dataclass(frozen=True, slots=True)
-class Problem:
+class Problem(Struct, frozen=True):
     """One thing that is not as the manifest says.
 
     Attributes:
@@ -47,8 +47,7 @@ class Problem:
     message: str
 
 
-@dataclass(frozen=True, slots=True)
-class Verified:
+class Verified(Struct, frozen=True):
     """A mirror that was looked at.
 
     Attributes:

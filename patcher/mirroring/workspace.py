@@ -15,8 +15,9 @@ import os
 import secrets
 import time
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from patcher import fsio
 from patcher.errors import RefusedError
@@ -33,8 +34,7 @@ _POLL_SECONDS = 0.05
 _ABANDONED_SECONDS = 24 * 3600.0
 
 
-@dataclass(frozen=True, slots=True)
-class Workspace:
+class Workspace(Struct, frozen=True):
     """An open workspace; ``tree`` is the empty folder in it that belongs to this process."""
 
     fd: int

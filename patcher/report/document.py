@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
 
 from patcher import jsontext
 from patcher.readers import Reader, readers
@@ -19,8 +20,7 @@ UNTOUCHED = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Report:
+class Report(Struct, frozen=True):
     """What the report says. ``changes`` are deepdiff's words, one per changed value."""
 
     plan: Plan

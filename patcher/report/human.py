@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from patcher.engines import NAMES
 from patcher.report.escape import plain, value
@@ -31,8 +32,7 @@ WIDE = 160
 _CODES = {"error": "31", "warning": "33", "ok": "32", "bold": "1", "dim": "2"}
 
 
-@dataclass(frozen=True, slots=True)
-class Style:
+class Style(Struct, frozen=True):
     """Colour, if any. Never the only carrier of a meaning."""
 
     color: bool = False

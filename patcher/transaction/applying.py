@@ -12,10 +12,12 @@ from __future__ import annotations
 
 import os
 import socket
-from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from types import MappingProxyType
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from patcher import fsio, jsontext
 from patcher.errors import (
@@ -43,8 +45,7 @@ if TYPE_CHECKING:
 _NOTHING: Mapping[str, bytes] = MappingProxyType({})
 
 
-@dataclass(frozen=True, slots=True)
-class Applied:
+class Applied(Struct, frozen=True):
     """A change that is in force and on disk.
 
     Attributes:

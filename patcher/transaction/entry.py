@@ -12,8 +12,9 @@ import re
 import secrets
 import stat
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from patcher import fsio
 from patcher.edits import WRITABLE_FILES, sha256
@@ -29,8 +30,7 @@ _TEMPORARY = re.compile(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(Struct, frozen=True):
     """What a name is, completely.
 
     Attributes:

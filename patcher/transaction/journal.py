@@ -18,8 +18,9 @@ import os
 import re
 import shlex
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
+
+from msgspec import Struct
 
 from patcher import fsio
 from patcher.edits import sha256
@@ -45,8 +46,7 @@ _OWN_FILES = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Transaction:
+class Transaction(Struct, frozen=True):
     """A transaction as its directory names it."""
 
     id: int
@@ -58,8 +58,7 @@ class Transaction:
         return f"{self.id:04d}.{self.state}"
 
 
-@dataclass(frozen=True, slots=True)
-class Journal:
+class Journal(Struct, frozen=True):
     """An open ``.ckpt-patch``.
 
     Attributes:

@@ -17,9 +17,11 @@ import stat
 import sys
 import time
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
+from msgspec.structs import asdict
 
 from patcher import fsio
 from patcher.errors import RefusedError, UnreadableError
@@ -48,8 +50,7 @@ _NO_LINKS = {errno.EPERM, errno.ENOSYS, errno.ENOTSUP, errno.EMLINK}
 _FOREIGN_SECONDS = 60.0
 
 
-@dataclass(frozen=True, slots=True)
-class Holder:
+class Holder(Struct, frozen=True):
     """Who is at work. ``birth`` is the process's start in clock ticks: pids are used again."""
 
     pid: int

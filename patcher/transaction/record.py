@@ -9,8 +9,9 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping  # noqa: TC003 - msgspec reads the annotations
-from dataclasses import asdict, dataclass
 from typing import Any, Literal
+
+from msgspec import Struct, to_builtins
 
 from patcher.edits import FileEdit, Operations, check_file_name, sha256
 from patcher.errors import CkptPatchError, RefusedError
@@ -21,8 +22,7 @@ SCHEMA = "ckpt-patch/record@1"
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
-@dataclass(frozen=True, slots=True)
-class FileRecord:
+class FileRecord(Struct, frozen=True):
     """One file of a transaction: what stood there before, and the hash of what was put there.
 
     Attributes:
@@ -85,8 +85,7 @@ class FileRecord:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Record:
+class Record(Struct, frozen=True):
     """One transaction.
 
     Attributes:
@@ -120,7 +119,7 @@ class Record:
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON form (schema ``ckpt-patch/record@1``)."""
-        return {"schema": SCHEMA, **asdict(self)}
+        return {"schema": SCHEMA, **to_builtins(self)}
 
 
 def encode(record: Record) -> bytes:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
+
+from msgspec import Struct
 
 from patcher.errors import RefusedError
 from patcher.transaction import lock
@@ -22,16 +23,14 @@ State = Literal[
 ]  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class FileStatus:
+class FileStatus(Struct, frozen=True):
     """A file that a transaction in force has changed, and what it holds now."""
 
     file: str
     state: FileState
 
 
-@dataclass(frozen=True, slots=True)
-class Status:
+class Status(Struct, frozen=True):
     """How a checkpoint stands.
 
     Attributes:
@@ -64,8 +63,7 @@ class Status:
         }
 
 
-@dataclass(frozen=True, slots=True)
-class LogEntry:
+class LogEntry(Struct, frozen=True):
     """One transaction; ``problem`` says why ``record`` is ``None``."""
 
     id: int

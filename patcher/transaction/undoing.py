@@ -10,8 +10,9 @@ The order of writes::
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
+
+from msgspec import Struct
 
 from patcher import jsontext
 from patcher.edits import sha256
@@ -39,8 +40,7 @@ if TYPE_CHECKING:
 Action = Literal["restore", "merge", "overwrite", "none"]
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
+class Step(Struct, frozen=True):
     """What the undo of a transaction does to one file.
 
     Attributes:
@@ -63,8 +63,7 @@ class Step:
         return jsontext.unified_diff(present, self.wanted.data, self.file)
 
 
-@dataclass(frozen=True, slots=True)
-class UndoneTransaction:
+class UndoneTransaction(Struct, frozen=True):
     """One transaction that was, or with ``dry_run`` would be, taken back."""
 
     record: Record
@@ -76,8 +75,7 @@ class UndoneTransaction:
         return all(step.action == "none" for step in self.steps)
 
 
-@dataclass(frozen=True, slots=True)
-class Undone:
+class Undone(Struct, frozen=True):
     """What an undo did; with ``dry_run``, what it would do.
 
     Attributes:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import gzip
 import json
-from dataclasses import replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from conformance.comparing import ORACLE, rows
 from engines import test_vllm_resolution as resolution
 from engines import test_vllm_selection as selection
+from msgspec.structs import replace
 
 from patcher.engines import answer, facts
 from patcher.engines.base import Launch

@@ -49,7 +49,9 @@ def test_server_args_answers_every_row_of_the_grid(release: str) -> None:
             kv_flag=row["kv_flag"],
         )
         assert found is not None, row
-        wanted = {name: row.get(name) for name in launch.Row.__slots__ if "dsa_" not in name}
+        wanted = {
+            name: row.get(name) for name in launch.Row.__struct_fields__ if "dsa_" not in name
+        }
         assert {name: getattr(found, name) for name in wanted} == wanted, row
     assert len(rows) > 2000
 

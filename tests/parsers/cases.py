@@ -7,6 +7,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from msgspec import structs
+
 from patcher import jsontext, recipes
 from patcher.checkpoint import open_checkpoint
 from patcher.findings import QUIET
@@ -66,7 +68,7 @@ def _overridden(published: Case, patched: Subject, recipe: str) -> Case:
     config = published.subject.values["config.json"]
     block = patched.values["config.json"].get(_BLOCK) or patched.values.get(_SIDECAR)
     values = {**published.subject.values, "config.json": {**config, _BLOCK: block}}
-    subject = replace(published.subject, values=values)
+    subject = structs.replace(published.subject, values=values)
     variant = f"{OVERRIDDEN}, {recipe}"
     return replace(published, variant=variant, subject=subject, overrides={_BLOCK: block})
 

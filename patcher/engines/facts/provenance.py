@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
+
+from msgspec import Struct
 
 from patcher.engines import facts
 from patcher.engines.facts import probed
@@ -25,8 +26,7 @@ MEANINGS: dict[How, str] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Provenance:
+class Provenance(Struct, frozen=True):
     """One release or build with facts.
 
     Attributes:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
+
+from msgspec import Struct
 
 from patcher.engines.base import Answer, BackendAnswer, Place, Refusal, Resolution
 from patcher.engines.sglang import pool
@@ -52,8 +53,7 @@ def answer(release: str, documents: Documents, model: Model, launch: Launch) -> 
     return _answer(_Question(release, facts, kind, documents, model, launch, row, given, loaded))
 
 
-@dataclass(frozen=True, slots=True)
-class _Question:
+class _Question(Struct, frozen=True):
     """Everything that is known before the first refusal."""
 
     release: str

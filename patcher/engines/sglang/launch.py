@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
 
 from patcher.engines.sglang.rules import covers, decide, outcome
 
@@ -15,8 +16,7 @@ if TYPE_CHECKING:
 _KIMI = "KimiK25ForConditionalGeneration"
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(Struct, frozen=True):
     """One launch. Either ``error`` is set (exception type and message), or the rest.
 
     ``None`` for a backend: ServerArgs leaves the choice to a later stage. ``kv_cache_dtype`` is

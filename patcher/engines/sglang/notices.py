@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from patcher.engines import facts as packaged
 from patcher.engines.base import Notice, Place
@@ -25,8 +27,7 @@ _OFF = frozenset({"", "auto", "none"})
 _ALTERNATIVES = ("trtllm_mha", "trtllm_mla", "triton", "flashinfer")
 
 
-@dataclass(frozen=True, slots=True)
-class Case:
+class Case(Struct, frozen=True):
     """A launch that starts.
 
     Attributes:

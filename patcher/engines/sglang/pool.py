@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
 
 from patcher.engines.base import Place
 from patcher.engines.sglang import forms
@@ -21,8 +22,7 @@ _ANY_CUDA = "sm120"
 _KEYS = {"scheme": "kv_cache_scheme", "kv_algo": "kv_cache_quant_algo"}
 
 
-@dataclass(frozen=True, slots=True)
-class Loaded:
+class Loaded(Struct, frozen=True):
     """What the loader makes of a checkpoint; ``error`` excludes everything below it.
 
     Attributes:
@@ -89,8 +89,7 @@ def pool_dtype(
     return found["dtype"], None
 
 
-@dataclass(frozen=True, slots=True)
-class Statement:
+class Statement(Struct, frozen=True):
     """A KV-cache statement that could matter: its place, and the feature that stands for it."""
 
     place: Place

@@ -5,16 +5,16 @@ from __future__ import annotations
 import functools
 import json
 import os
-from dataclasses import dataclass
 from typing import Any, Literal
+
+from msgspec import Struct
 
 from patcher.engines import facts
 
 _FOLDER = os.path.join(os.path.dirname(facts.__file__), "trtllm")
 
 
-@dataclass(frozen=True, slots=True)
-class Generation:
+class Generation(Struct, frozen=True):
     """What differs from one generation to the next.
 
     Attributes:

@@ -7,8 +7,9 @@ runnable because no refusal was seen.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
+
+from msgspec import Struct
 
 from patcher.engines.base import Place, Refusal, Resolution, Stage
 from patcher.engines.trtllm.statements import Unknown
@@ -38,8 +39,7 @@ _FP8_WEIGHTS = _names("FP8 FP8_BLOCK_SCALES")
 _FP4_WEIGHTS = _names("NVFP4 MIXED_PRECISION")
 
 
-@dataclass(frozen=True, slots=True)
-class Case:
+class Case(Struct, frozen=True):
     """What the rows are asked about; ``weights`` as in Stated, ``"none"`` where not quantized."""
 
     kind: Kind
@@ -49,8 +49,7 @@ class Case:
     generation: str
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(Struct, frozen=True):
     """A rule and where it was read; ``None`` fits everything. ``@`` is a commit, ``#`` an index id.
 
     ``message`` is the engine's own text for a refusal where it is known, else a sentence.

@@ -8,8 +8,10 @@ quantization/modelopt_config.py at 2edf354d and llmapi/llm_utils.py at 0066b2a5.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from patcher.engines.base import Place, Refusal
 from patcher.jsontext import format_pointer
@@ -28,15 +30,13 @@ _SILENT = {"fp8": "FP8_BLOCK_SCALES", "mxfp4": "MXFP4", "mxfp8": "MXFP8", "nvfp4
 Shape = Literal["nested", "flat", "compressed-tensors", "silent"]
 
 
-@dataclass(frozen=True, slots=True)
-class Unknown:
+class Unknown(Struct, frozen=True):
     """A sentence about what was not read in the engine's code."""
 
     sentence: str
 
 
-@dataclass(frozen=True, slots=True)
-class Stated:
+class Stated(Struct, frozen=True):
     """What the files say, before the engine converts it.
 
     Attributes:

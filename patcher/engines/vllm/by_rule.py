@@ -6,8 +6,10 @@ fits answers; what no row fits is unknown.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from patcher.engines import facts
 from patcher.engines.base import Answer, BackendAnswer, Place, Refusal
@@ -30,8 +32,7 @@ _COLUMNS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Case:
+class Case(Struct, frozen=True):
     """What the rows are asked about; ``method`` is the weights' quantization, or ``"none"``."""
 
     release: str

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
 
 from patcher.engines.base import Place, Refusal
 from patcher.engines.vllm.methods import class_row, kv_output
@@ -13,8 +14,7 @@ if TYPE_CHECKING:
     from patcher.engines.vllm.quant_block import Block, Facts
 
 
-@dataclass(frozen=True, slots=True)
-class Layer:
+class Layer(Struct, frozen=True):
     """One attention layer before it is constructed.
 
     Attributes:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
 
 from patcher.engines.base import Documents, Notice, Place, Resolution
 from patcher.engines.vllm.quant_block import SIDECAR, Block, Facts, blocks
@@ -23,8 +24,7 @@ _KEYS = (
 _SILENT = ("auto", "none", "null")
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
+class Outcome(Struct, frozen=True):
     """How a resolution ended: the flag, the dtype before and in the layer, and the blocks used."""
 
     flag: str

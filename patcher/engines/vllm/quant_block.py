@@ -9,8 +9,9 @@ which one the weights' config class parses.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from patcher.engines.base import Documents, Place
 
@@ -19,8 +20,7 @@ SIDECAR = "hf_quant_config.json"
 Facts = Mapping[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class Block:
+class Block(Struct, frozen=True):
     """One quantization block: ``value`` stands at ``pointer`` of ``file``."""
 
     file: str

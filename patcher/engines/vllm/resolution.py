@@ -9,8 +9,9 @@ attention layer then does. Every rule is a fact that was recorded by running the
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct, field
 
 from patcher.engines.base import Documents, Notice, Place, Refusal, Resolution
 from patcher.engines.vllm import layer as layers
@@ -31,8 +32,7 @@ if TYPE_CHECKING:
     from patcher.metadata.model import Model
 
 
-@dataclass(frozen=True, slots=True)
-class Resolved:
+class Resolved(Struct, frozen=True):
     """What a release makes of the files and the flag, before a backend is chosen.
 
     Attributes:

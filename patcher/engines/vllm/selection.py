@@ -6,8 +6,9 @@ its own code. Nothing here knows what any release supports.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct, field
 
 from patcher.engines.base import BackendAnswer, Refusal
 from patcher.engines.vllm.trees import Trees, UnknownError
@@ -16,8 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
 
-@dataclass(frozen=True, slots=True)
-class Question:
+class Question(Struct, frozen=True):
     """What the selector is asked, for one attention layer of a model.
 
     Attributes:
@@ -60,8 +60,7 @@ class Question:
     front_end: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class Selection:
+class Selection(Struct, frozen=True):
     """What the selector and the layer constructor of one release answer.
 
     Attributes:
