@@ -12,6 +12,8 @@ from functools import cache
 from operator import itemgetter, sub
 from typing import TYPE_CHECKING, Any, TypedDict
 
+import msgspec
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
@@ -63,8 +65,6 @@ def _metadata(raw: bytes) -> tuple[Any, bytes]:
 
 
 def _decode(raw: bytes) -> Any:
-    import msgspec  # noqa: PLC0415 - lazy: only headers need it
-
     try:
         return _decoder().decode(raw)
     except msgspec.MsgspecError as error:
@@ -73,8 +73,6 @@ def _decode(raw: bytes) -> Any:
 
 @cache
 def _decoder() -> Any:
-    import msgspec  # noqa: PLC0415 - see above
-
     return msgspec.json.Decoder(dict[str, Described])
 
 

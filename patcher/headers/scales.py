@@ -10,7 +10,7 @@ from msgspec import Struct
 from msgspec.structs import asdict
 
 from patcher import jsontext
-from patcher.headers import lines
+from patcher.headers import pieces
 from patcher.headers.files import (
     DOWNLOAD,
     StrPath,
@@ -20,8 +20,8 @@ from patcher.headers.files import (
 )
 from patcher.headers.header import read_header
 from patcher.headers.index import INDEX_FILE, read_index, unsafe
-from patcher.headers.lines import Tally
 from patcher.headers.names import SCALE_NAMES, scale_of
+from patcher.headers.pieces import Tally
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -109,7 +109,7 @@ def tally_index(path: StrPath, *, download: str = DOWNLOAD) -> tuple[Tally, int]
     """
     name = os.path.basename(os.fspath(path))
     with open_regular(path, name, download) as (fd, before):
-        tally = lines.count(fd) if before.st_size <= jsontext.INDEX_LIMITS.size else None
+        tally = pieces.count(fd) if before.st_size <= jsontext.INDEX_LIMITS.size else None
         after = os.fstat(fd)
     if tally is not None and changed(before, after):
         raise changed_while_reading(name)
