@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import hashlib
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
-from patcher import outfile
 from patcher.errors import UnreadableError, UsageError
 
 if TYPE_CHECKING:
@@ -57,7 +56,7 @@ class Rule(Struct, frozen=True):
 
 
 class Recipe(Struct, frozen=True):
-    """A named list of rules. ``sha256`` is of the recipe's own text."""
+    """A named list of rules, and the TOML that it was read from."""
 
     id: str
     version: int
@@ -65,7 +64,14 @@ class Recipe(Struct, frozen=True):
     effect: str
     rules: tuple[Rule, ...]
     notes: str = ""
-    sha256: str = ""
+    source: bytes = b""
+
+    @property
+    def sha256(self) -> str:
+        """Of the recipe's own text, in hexadecimal."""
+        import hashlib  # noqa: PLC0415 - lazy: it loads OpenSSL, and only a plan tells it
+
+        return hashlib.sha256(self.source).hexdigest()
 
     def operations(
         self, declarations: tuple[Declaration, ...], missing: tuple[Missing, ...]
@@ -130,6 +136,8 @@ def load(path: Path) -> Recipe:
         UnreadableError: it cannot be read, is larger than 1 MB, or breaks the schema; the message
             names the key.
     """
+    from patcher import outfile  # noqa: PLC0415 - start-up time: what writes is not needed here
+
     return parse(outfile.read(path, MAX_BYTES, "recipe"), str(path))
 
 
@@ -141,8 +149,7 @@ def parse(data: bytes, source: str) -> Recipe:
         if schema != SCHEMA:
             raise UnreadableError(f"schema is {schema!r}, expected {SCHEMA!r}", path=source)
         document["rules"] = document.pop("rule", [])
-        document["sha256"] = hashlib.sha256(data).hexdigest()
-        return _validated(document, source)
+        return replace(_validated(document, source), source=data)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise UnreadableError(
             f"not a valid recipe: {error}",
@@ -152,7 +159,7 @@ def parse(data: bytes, source: str) -> Recipe:
 
 
 def _validated(document: dict[str, Any], source: str) -> Recipe:
-    known = {"id", "version", "title", "effect", "notes", "rules", "sha256"}
+    known = {"id", "version", "title", "effect", "notes", "rules"}
     rule_keys = {"action", "producers", "meanings", "shape", "value"}
     unknown = set(document) - known
     for rule in document["rules"] if isinstance(document["rules"], list) else ():

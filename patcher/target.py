@@ -29,6 +29,8 @@ _DISTRIBUTIONS = {
     "trtllm": ("tensorrt_llm", "tensorrt-llm"),
 }
 
+#: What packaging would give back unchanged.
+_PLAIN_VERSION = re.compile(r"(0|[1-9][0-9]*)(\.(0|[1-9][0-9]*))*")
 _REQUEST = re.compile(r"([A-Za-z][A-Za-z_-]*)(?:(?:\s*(?:==|@)\s*|\s+)(\S+))?")
 
 _FORMS = "--engine vllm==0.16.0; known releases: ckpt-patch engines"
@@ -187,6 +189,8 @@ def _only_installed(*, required: bool) -> tuple[str | None, str | None]:
 
 
 def _version(engine: str, text: str) -> str:
+    if _PLAIN_VERSION.fullmatch(text):
+        return text
     from packaging.version import InvalidVersion, Version  # noqa: PLC0415 - 15 ms
 
     try:

@@ -15,4 +15,7 @@ def main() -> None:
     gc.set_threshold(_COLLECT_AFTER)
     from patcher.cli.run import run  # noqa: PLC0415 - lazy: importing the package costs nothing
 
-    sys.exit(run(sys.argv[1:]))
+    code = run(sys.argv[1:])
+    # As it ends, Python looks through all objects for cycles, several times; these it leaves out.
+    gc.freeze()
+    sys.exit(code)

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+from msgspec import to_builtins
 
 from patcher import recipes
 from patcher.cli.options import output_options
@@ -47,10 +48,10 @@ def show(out: Output, name: str) -> None:
     """Show one recipe: what it changes and why."""
     recipe = recipes.find(name)
     if out.format == "json":
-        from msgspec import to_builtins  # noqa: PLC0415 - lazy: one command needs it
-
         document: dict[str, object] = to_builtins(recipe)
-        out.document({"schema": "ckpt-patch/recipe-shown@1", **document})
+        del document["source"]
+        digest = {"sha256": recipe.sha256}
+        out.document({"schema": "ckpt-patch/recipe-shown@1", **document, **digest})
         return
     out.answer(f"{recipe.id}@{recipe.version}  {recipe.title}")
     out.answer(f"Effect: {recipe.effect}.")

@@ -26,9 +26,12 @@ def releases(engine: str) -> tuple[str, ...]:
 
 def later(engine: str, release: str) -> tuple[str, ...]:
     """The packaged releases after ``release``, which may be a build that the user probed."""
+    known = releases(engine)
+    if release in known:
+        return known[known.index(release) + 1 :]
     from packaging.version import Version  # noqa: PLC0415 - start-up time
 
-    return tuple(known for known in releases(engine) if Version(known) > Version(release))
+    return tuple(each for each in known if Version(each) > Version(release))
 
 
 def nearest(engine: str, version: str) -> tuple[str, str | None]:

@@ -6,7 +6,11 @@ exactly one of those below (``kv_a_proj_with_mqa.weight_scale`` scales a weight)
 
 from __future__ import annotations
 
-from typing import Literal
+from itertools import compress, repeat
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator
 
 Kind = Literal["k", "v", "q", "kv"]
 
@@ -42,11 +46,16 @@ _LAST_TWO: dict[tuple[str, str], Kind] = {
 }
 _AMBIGUOUS = frozenset(last for _, last in _LAST_TWO)
 
-#: With these the names of all scales end.
-SCALE_NAMES = (*_LAST, *map(".".join, _LAST_TWO))
+#: Every name of a scale ends with one of these, and few others do.
+_ENDINGS = tuple({name[-12:] for name in (*_LAST, *map(".".join, _LAST_TWO))})
 
 #: Parts of one attention module: the k scale hangs on one and the v scale on another.
 _PROJECTIONS = frozenset({"k_proj", "v_proj", "q_proj", "qkv_proj", "qkqkv_proj"})
+
+
+def likely(names: Collection[str]) -> Iterator[str]:
+    """All names of scales, and maybe others: found without a step of Python for each name."""
+    return compress(names, map(str.endswith, names, repeat(_ENDINGS)))
 
 
 def scale_of(name: str) -> tuple[Kind, str] | None:

@@ -12,13 +12,12 @@ import json
 import os
 import re
 from functools import cache
-from itertools import compress, repeat
 from typing import Any
 
 import msgspec
 from msgspec import Struct, field
 
-from patcher.headers.names import SCALE_NAMES
+from patcher.headers.names import likely
 
 #: Bytes; small enough for the cache of a processor core.
 _PIECE = 32 * 1024
@@ -26,9 +25,6 @@ _PIECE = 32 * 1024
 _EDGE = 64 * 1024
 
 _CUT = b'",'
-_LONGEST = 12
-#: Every name of a scale ends with one of these; so do few others.
-_ENDINGS = tuple({name[-_LONGEST:] for name in SCALE_NAMES})
 
 
 class Tally(Struct):
@@ -82,7 +78,7 @@ def _members() -> msgspec.json.Decoder[dict[str, str]]:
 def _add(tally: Tally, members: dict[str, str]) -> None:
     tally.tensors += len(members)
     tally.shards.update(members.values())
-    tally.scales.update(compress(members, map(str.endswith, members, repeat(_ENDINGS))))
+    tally.scales.update(likely(members))
 
 
 def _object(text: bytes) -> dict[str, Any] | None:

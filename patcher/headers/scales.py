@@ -18,9 +18,8 @@ from patcher.headers.files import (
     changed_while_reading,
     open_regular,
 )
-from patcher.headers.header import read_header
 from patcher.headers.index import INDEX_FILE, read_index, unsafe
-from patcher.headers.names import SCALE_NAMES, scale_of
+from patcher.headers.names import likely, scale_of
 from patcher.headers.pieces import Tally
 
 if TYPE_CHECKING:
@@ -89,6 +88,8 @@ def count_scales(
         return _count("index", tally, named, size, missing)
 
     def local(shard: str) -> Header:
+        from patcher.headers.header import read_header  # noqa: PLC0415 - lazy: an index needs none
+
         return read_header(os.path.join(root, shard), name=shard, download=download)
 
     header_of = header_of or local
@@ -96,7 +97,7 @@ def count_scales(
     for shard in shards:
         header = header_of(shard)
         tally.tensors += len(header.entries)
-        tally.scales.update(name for name in header.entries if name.endswith(SCALE_NAMES))
+        tally.scales.update(likely(header.entries))
         size += header.data_start
     return _count("headers" if shards else "none", tally, shards, size)
 

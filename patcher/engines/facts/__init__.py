@@ -10,11 +10,12 @@ where somebody has edited it.
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from functools import cache
 from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from patcher.errors import UnreadableError, UsageError
 
@@ -94,6 +95,8 @@ def nearest_packaged(engine: str, version: str) -> tuple[str, str | None]:
         UsageError: ``version`` is not a version.
         UnreadableError: ``version`` is older than all facts, or there are none.
     """
+    if version in releases(engine):
+        return version, None
     from packaging.version import Version  # noqa: PLC0415 - start-up time
 
     wanted = _parsed(engine, version)
@@ -162,8 +165,8 @@ def load(engine: str, release: str, part: str) -> Mapping[str, Any]:
     """
     path = os.path.join(_HERE, engine, f"{release}.{part}.json")
     try:
-        with open(path, encoding="utf-8") as file:
-            facts: Mapping[str, Any] = json.load(file)
+        with open(path, "rb") as file:
+            facts: Mapping[str, Any] = msgspec.json.decode(file.read())
     except FileNotFoundError as error:
         from patcher.engines.facts import probed  # noqa: PLC0415 - start-up time, and rare
 
