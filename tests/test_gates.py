@@ -16,6 +16,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 
 import pytest
 
@@ -223,17 +224,22 @@ def test_time_grows_with_the_tensors_and_no_faster(
 ) -> None:
     """Start-up is taken off: it is the same for all and would hide how the rest grows.
 
-    The least of several rounds is what the work takes; a busy machine needs more rounds to show it.
+    A busy machine needs more rounds to show it: in the least that each took, or in the ratio that
+    half of the rounds stay below. What grows with the square is at 4 in every one of them.
     """
     larger = synthetic(tmp_path / "larger", "--tensors", "560000")
     for words in (COMPATIBLE, (*COMPATIBLE, "--full")):
         rounds: list[list[float]] = []
-        nothing = first = second = 0.0
-        while len(rounds) < 3 or (second - nothing > 2.4 * (first - nothing) and len(rounds) < 9):
+        while len(rounds) < 3 or (growth(rounds) > 2.4 and len(rounds) < 9):
             roots = (FIXTURE, large, larger)
             rounds.append([probe("check", *words, str(root)).seconds for root in roots])
-            nothing, first, second = map(min, zip(*rounds, strict=True))
-        assert second - nothing <= 2.4 * (first - nothing)
+        assert growth(rounds) <= 2.4
+
+
+def growth(rounds: list[list[float]]) -> float:
+    least = [min(column) for column in zip(*rounds, strict=True)]
+    ratios = [(second - nothing) / (first - nothing) for nothing, first, second in (least, *rounds)]
+    return min(ratios[0], median(ratios[1:]))
 
 
 # What follows looks at system calls.
