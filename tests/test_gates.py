@@ -239,7 +239,8 @@ def test_time_grows_with_the_tensors_and_no_faster(
 def growth(rounds: list[list[float]]) -> float:
     least = [min(column) for column in zip(*rounds, strict=True)]
     ratios = [(second - nothing) / (first - nothing) for nothing, first, second in (least, *rounds)]
-    return min(ratios[0], median(ratios[1:]))
+    half: float = median(ratios[1:])
+    return min(ratios[0], half)
 
 
 # What follows looks at system calls.
