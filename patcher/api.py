@@ -207,7 +207,7 @@ def apply_plan(
     root: StrPath, plan: Plan, *, wait: float = 0.0, keep_mtime: bool = False
 ) -> Applied:
     """Write a plan's edits, with its report in the record."""
-    from patcher.report import markdown  # noqa: PLC0415 - lazy: deepdiff costs 130 ms
+    from patcher.report import markdown  # noqa: PLC0415 - lazy: only what writes needs them
     from patcher.report.document import Report  # noqa: PLC0415 - the same
 
     report = Report.of(plan)

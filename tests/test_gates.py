@@ -79,6 +79,7 @@ ALLOWED = {
     ("log", "CKPT"): RECORDS | WRITING,
     ("undo", "CKPT"): RECORDS | WRITING | RECIPES,
     ("plan", *CONFLICT, "CKPT"): RECORDS | RECIPES | {"socket"},
+    ("report", *CONFLICT, "CKPT"): RECORDS | RECIPES | WRITING,
 }
 
 
@@ -148,6 +149,12 @@ def test_a_command_imports_only_what_it_needs(
     done = probe(*(str(small) if word == "CKPT" else word for word in words))
     assert done.code in {0, 1}
     assert done.heavy <= ALLOWED[words]
+
+
+def test_an_apply_imports_only_what_it_needs(tmp_path: Path, probe: Probe) -> None:
+    root = shutil.copytree(FIXTURE, tmp_path / "checkpoint")
+    assert probe("apply", *CONFLICT, str(root)).heavy <= RECORDS | RECIPES | WRITING
+    assert probe("diff", str(root)).heavy <= RECORDS | RECIPES | WRITING
 
 
 def test_a_local_checkpoint_needs_nothing_of_the_hub_and_of_writing(
@@ -238,9 +245,10 @@ def test_time_grows_with_the_tensors_and_no_faster(
 
 def growth(rounds: list[list[float]]) -> float:
     least = [min(column) for column in zip(*rounds, strict=True)]
-    ratios = [(second - nothing) / (first - nothing) for nothing, first, second in (least, *rounds)]
-    half: float = median(ratios[1:])
-    return min(ratios[0], half)
+    ratios: list[float] = []
+    for nothing, first, second in (least, *rounds):
+        ratios.append((second - nothing) / (first - nothing))
+    return min(ratios[0], median(ratios[1:]))
 
 
 # What follows looks at system calls.

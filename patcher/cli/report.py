@@ -11,6 +11,8 @@ from patcher import outfile
 from patcher.cli import planned
 from patcher.cli.options import checkpoint_argument, opened, output_options, target_options
 from patcher.errors import UsageError
+from patcher.report import markdown
+from patcher.report.document import Report
 from patcher.transaction import kept
 
 if TYPE_CHECKING:
@@ -63,8 +65,5 @@ def _name(output: Path | None, out: Output) -> str:
 
 
 def _made(plan: Any, name: str) -> bytes:
-    from patcher.report import markdown  # noqa: PLC0415 - lazy: deepdiff costs 130 ms
-    from patcher.report.document import Report  # noqa: PLC0415 - the same
-
     report = Report.of(plan)
     return report.to_json() if name == "report.json" else markdown.render(report)

@@ -160,7 +160,7 @@ def _patch(report: Report) -> Iterator[str]:
         return
     yield from fenced("diff", lines(report.plan.diff()))
     yield ""
-    yield "What changed in the values (deepdiff):"
+    yield "What changed in the values:"
     yield ""
     yield from (f"- {code(change)}" for change in report.changes)
     for edit in edits:

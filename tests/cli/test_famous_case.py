@@ -298,7 +298,7 @@ def test_the_report_of_what_was_applied(kimi: Path, run: Run) -> None:
         "35,136 bytes per token",
         "the weights (\\*.safetensors): not read, not copied, not changed",
         f"ckpt-patch undo {kimi}",
-        "Type of config.json:/quantization_config/kv_cache_scheme  changed from dict to NoneType",
+        '- `hf_quant_config.json:/quantization/kv_cache_quant_algo: "FP8" -> null`',
     ):
         assert words in text
     document = kimi.parent / "report.json"

@@ -147,11 +147,31 @@ def test_log_and_diff_and_recover(run: Run, tmp_path: Path) -> None:
     assert run("diff", "--exit-code", str(root)).code == 1
     patches = json.loads(run("diff", "--patch", str(root)).out)["files"]
     assert [patch["file"] for patch in patches] == ["config.json", "hf_quant_config.json"]
+    _values_are_compared_with_deepdiff(run, root)
     assert "Nothing to recover" in run("recover", str(root)).out
     assert run("status", "--exit-code", str(root)).code == 1
     undone = json.loads(run("undo", "--json", str(root)).out)
     assert undone["schema"] == "ckpt-patch/undo@1"
     assert run("status", "--exit-code", str(root)).code == 0
+
+
+def _values_are_compared_with_deepdiff(run: Run, root: Path) -> None:
+    config = json.loads((root / "config.json").read_text())
+    config["rope_theta"] = 1.5
+    (root / "config.json").write_text(json.dumps(config))
+    assert run("diff", "--values", "--exit-code", str(root)).code == 1
+    added, scheme, algorithm = run("diff", "--values", str(root)).out.splitlines()
+    assert scheme.startswith("config.json: Type of root['quantization_config']['kv_cache_scheme']")
+    assert added == "config.json: Item root['rope_theta'] (1.5) added to dictionary."
+    assert algorithm.endswith('changed from str to NoneType and value changed from "FP8" to None.')
+    told = json.loads(run("diff", "--values", "--json", str(root)).out)
+    assert told["values"] == [added, scheme, algorithm]
+    assert "diff" not in told
+    (root / "config.json").write_text("{")
+    done = run("diff", "--values", str(root))
+    assert (done.code, done.err.partition(":")[2][:12]) == (4, " config.json")
+    assert run("undo", "--force", str(root)).code == 0
+    assert run("apply", "--target", "sm120", "--engine", "vllm==0.16.0", str(root)).code == 0
 
 
 def test_check_imports_no_heavy_library() -> None:

@@ -79,6 +79,8 @@ def nearest(engine: str, version: str) -> tuple[str, str | None]:
         UnreadableError: ``version`` is older than all facts, or there are none; or the file of the
             user's probe is damaged.
     """
+    if version in releases(engine):
+        return version, None
     wanted = str(_parsed(engine, version))
     if wanted not in releases(engine) and (note := _probed(engine, wanted)):
         return wanted, note
@@ -95,8 +97,6 @@ def nearest_packaged(engine: str, version: str) -> tuple[str, str | None]:
         UsageError: ``version`` is not a version.
         UnreadableError: ``version`` is older than all facts, or there are none.
     """
-    if version in releases(engine):
-        return version, None
     from packaging.version import Version  # noqa: PLC0415 - start-up time
 
     wanted = _parsed(engine, version)
