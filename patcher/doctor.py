@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import fcntl
+import os
 import platform
-import secrets
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
@@ -80,7 +80,7 @@ def _transactions(root: Path) -> Symptom:
 
 
 def _file_system(root: Path) -> Iterator[Symptom]:
-    folder = f".ckpt-patch-doctor.{secrets.token_hex(4)}"
+    folder = f".ckpt-patch-doctor.{os.urandom(4).hex()}"
     try:
         with fsio.open_dir(str(root), follow=True) as root_fd:
             fsio.mkdir(root_fd, folder)

@@ -71,14 +71,14 @@ ALLOWED = {
     ("--help",): set[str](),
     ("check", "--help"): RECORDS,
     ("check", *COMPATIBLE, "CKPT"): RECORDS,
-    ("check", *CONFLICT, "CKPT"): RECORDS | RECIPES | {"socket"},
+    ("check", *CONFLICT, "CKPT"): RECORDS | RECIPES,
     ("inspect", "--json", "CKPT"): RECORDS,
     ("explain", "KV001"): RECORDS,
     ("targets",): RECORDS,
     ("status", "CKPT"): RECORDS | WRITING,
     ("log", "CKPT"): RECORDS | WRITING,
     ("undo", "CKPT"): RECORDS | WRITING | RECIPES,
-    ("plan", *CONFLICT, "CKPT"): RECORDS | RECIPES | {"socket"},
+    ("plan", *CONFLICT, "CKPT"): RECORDS | RECIPES,
     ("report", *CONFLICT, "CKPT"): RECORDS | RECIPES | WRITING,
 }
 

@@ -23,7 +23,7 @@ from patcher.errors import UnreadableError
 from patcher.headers import INDEX_FILE, Header, count_scales, read_header, read_index, read_whole
 from patcher.headers.header import DTYPE_BITS
 from patcher.headers.index import unsafe
-from patcher.headers.names import scale_of
+from patcher.headers.names import _LAST, _LAST_TWO, likely, scale_of
 
 
 def tensor(start: Any, end: Any, shape: Any = (2,), dtype: Any = "F32") -> dict[str, Any]:
@@ -484,6 +484,17 @@ COUNTED = {
 @pytest.mark.parametrize("name", COUNTED)
 def test_the_scale_names_of_every_producer(name: str) -> None:
     assert scale_of(name) == COUNTED[name]
+
+
+@given(
+    st.sampled_from(["", "k_proj.", "v_proj.", "q_proj.", "k_cache.", "v_cache.", "q."]), st.text()
+)
+@example("k_cache.", "scale")
+@example("", "kv_cache_scaling_factor")
+def test_the_quick_search_misses_no_scale(owner: str, last: str) -> None:
+    endings = [*_LAST, *(each for _, each in _LAST_TWO), last]
+    names = [f"model.layers.0.self_attn.{owner}{each}" for each in endings]
+    assert {*filter(scale_of, names)} <= {*likely(names)}
 
 
 @pytest.mark.parametrize(

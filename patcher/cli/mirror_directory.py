@@ -58,7 +58,7 @@ def _itself(found: Checkpoint, plan: Plan, recipe: str | None) -> str:
     if not is_pinned(found):
         return found.name
     here, _ = source.downloaded(found, plan, recipe)
-    source.require_complete(found, listing.survey(str(here.root)))
+    source.require_complete(found, plan, listing.survey(str(here.root)))
     return str(here.root)
 
 

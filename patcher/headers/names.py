@@ -46,8 +46,10 @@ _LAST_TWO: dict[tuple[str, str], Kind] = {
 }
 _AMBIGUOUS = frozenset(last for _, last in _LAST_TWO)
 
-#: Every name of a scale ends with one of these, and few others do.
-_ENDINGS = tuple({name[-12:] for name in (*_LAST, *map(".".join, _LAST_TWO))})
+#: Every name of a scale ends with one of these, and few others do. Each is looked for in all names.
+_ENDINGS = (
+    "k_scale", "v_scale", "q_scale", "global_scale", "output_scale", ".scale", "scaling_factor"
+)  # fmt: skip
 
 #: Parts of one attention module: the k scale hangs on one and the v scale on another.
 _PROJECTIONS = frozenset({"k_proj", "v_proj", "q_proj", "qkv_proj", "qkqkv_proj"})

@@ -12,6 +12,8 @@ import json
 import os
 import re
 from functools import cache
+from itertools import groupby
+from operator import itemgetter
 from typing import Any
 
 import msgspec
@@ -59,10 +61,10 @@ def _count(fd: int) -> Tally | None:
         piece, cut, rest = (rest + block).rpartition(_CUT)
         if not cut:
             return None
-        _add(tally, _members().decode(b"{" + piece + b'"}'))
+        _add(tally, _members().decode(b'{%b"}' % piece))
     piece, cut, rest = rest.rpartition(_CUT)
     if cut:
-        _add(tally, _members().decode(b"{" + piece + b'"}'))
+        _add(tally, _members().decode(b'{%b"}' % piece))
     closing = _object(b'{"weight_map": {' + rest)
     if closing is None or b"weight_map" in rest or len(rest) > _EDGE:
         return None
@@ -77,7 +79,7 @@ def _members() -> msgspec.json.Decoder[dict[str, str]]:
 
 def _add(tally: Tally, members: dict[str, str]) -> None:
     tally.tensors += len(members)
-    tally.shards.update(members.values())
+    tally.shards.update(map(itemgetter(0), groupby(members.values())))  # mostly one for all
     tally.scales.update(likely(members))
 
 

@@ -84,7 +84,7 @@ def count_scales(
     if os.path.lexists(index_path) and not full:
         tally, size = tally_index(index_path, download=download)
         named = sorted(tally.shards)
-        missing = [s for s in named if not os.path.exists(os.path.join(root, s))]
+        missing = [s for s in named if not os.path.isfile(os.path.join(root, s))]
         return _count("index", tally, named, size, missing)
 
     def local(shard: str) -> Header:

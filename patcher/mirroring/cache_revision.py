@@ -115,7 +115,7 @@ def prepare(checkpoint: Checkpoint, plan: Plan, name: str) -> PreparedRevision:
     require_cured(plan)
     source.require_settled(checkpoint.root)
     tree = listing.survey(str(checkpoint.root))
-    source.require_complete(checkpoint, tree)
+    source.require_complete(checkpoint, plan, tree)
     manifest = drafting.draft(checkpoint, plan, tree, "symlink")
     made = revision.compose(folder, plan, tree, manifest)
     standing = cache_standing.standing(folder, name, made)

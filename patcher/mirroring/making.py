@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import errno
 import os
-import secrets
 from contextlib import suppress
 from typing import TYPE_CHECKING, Literal
 
@@ -115,7 +114,7 @@ def prepare(
         config_folder.require_obeyed(checkpoint, plan, place.path)
         tree = config_folder.narrowed(tree)
     else:
-        source.require_complete(checkpoint, tree)
+        source.require_complete(checkpoint, plan, tree)
     manifest = drafting.draft(checkpoint, plan, tree, link, config_only=config_only)
     return Prepared(plan, tree, manifest, place, destination.standing(place, manifest))
 
@@ -228,7 +227,7 @@ def _replace(work: Workspace, parent_fd: int, place: Destination) -> None:
             raise
     else:
         return
-    former = f"old.{secrets.token_hex(8)}"
+    former = f"old.{os.urandom(8).hex()}"
     fsio.rename(parent_fd, place.name, former, work.fd)
     try:
         fsio.rename(work.fd, work.tree, place.name, parent_fd)

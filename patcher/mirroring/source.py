@@ -64,15 +64,20 @@ def require_settled(root: Path) -> None:
         )
 
 
-def require_complete(checkpoint: Checkpoint, tree: Tree) -> None:
+def require_complete(checkpoint: Checkpoint, plan: Plan, tree: Tree) -> None:
     """All shards must be here: of a repository on the Hub, the cache may have the metadata alone.
+
+    The plan has looked for those that the index names, if the verdict asked for them.
 
     Raises:
         UnreadableError: some are missing, or the index cannot be read.
     """
     here = {item.path for item in tree.items}
     wanted = {name for name, kind in checkpoint.entries.items() if kind == "remote"}
-    if INDEX_FILE in here:
+    seen = plan.before.judgement.evidence if checkpoint.remote is None else None
+    if seen and seen.source == "index":
+        wanted.update(seen.missing_shards)
+    elif INDEX_FILE in here:
         path = os.path.join(tree.root, INDEX_FILE)
         wanted |= tally_index(path, download=checkpoint.origin.download)[0].shards
     missing = sorted(wanted - here)

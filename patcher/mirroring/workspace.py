@@ -12,7 +12,6 @@ import errno
 import fcntl
 import hashlib
 import os
-import secrets
 import time
 from contextlib import ExitStack, contextmanager, suppress
 from typing import TYPE_CHECKING
@@ -63,7 +62,7 @@ def held(parent_fd: int, parent: str, name: str, signals: Interrupts) -> Iterato
         InterruptedError_: a signal came while waiting.
         OSError: the disk failed.
     """
-    tree = f"tree.{secrets.token_hex(8)}"
+    tree = f"tree.{os.urandom(8).hex()}"
     with ExitStack() as stack:
         while (fd := _attempt(parent_fd, parent, name, tree, stack)) is None:
             signals.check()
@@ -151,7 +150,7 @@ def remove(fd: int, name: str) -> None:
     It is renamed first: should it belong to a living process after all, that one finds nothing to
     give a name to, rather than half a tree.
     """
-    aside = f"gone.{secrets.token_hex(8)}"
+    aside = f"gone.{os.urandom(8).hex()}"
     with suppress(OSError):
         if fsio.exists(fd, name):
             fsio.rename(fd, name, aside)

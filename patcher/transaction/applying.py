@@ -11,7 +11,6 @@ The order of writes is what makes it safe::
 from __future__ import annotations
 
 import os
-import socket
 from datetime import datetime, timezone
 from types import MappingProxyType
 from typing import TYPE_CHECKING
@@ -170,7 +169,7 @@ def _record(journal: Journal, change: Change, present: tuple[Entry, ...]) -> Rec
     return Record(
         id=last + 1,
         created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
-        host=socket.gethostname(),
+        host=os.uname().nodename,
         pid=os.getpid(),
         tool_version=change.tool_version,
         recipe=change.recipe,

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import re
-import secrets
 import stat
 from contextlib import suppress
 from typing import TYPE_CHECKING
@@ -151,7 +150,7 @@ def remove_temporaries(dir_fd: int) -> None:
 
 
 def _prepare(dir_fd: int, entry: Entry) -> str:
-    temporary = f".{entry.name}.ckpt-patch-tmp.{secrets.token_hex(8)}"
+    temporary = f".{entry.name}.ckpt-patch-tmp.{os.urandom(8).hex()}"
     owner = (entry.uid, entry.gid)
     if entry.link_target is not None:
         fsio.symlink(dir_fd, temporary, entry.link_target, owner=owner, mtime_ns=entry.mtime_ns)

@@ -11,8 +11,6 @@ from __future__ import annotations
 import errno
 import json
 import os
-import secrets
-import socket
 import stat
 import sys
 import time
@@ -64,7 +62,7 @@ class Holder(Struct, frozen=True):
         """This process."""
         return cls(
             pid=os.getpid(),
-            host=socket.gethostname(),
+            host=os.uname().nodename,
             since=datetime.now(timezone.utc).isoformat(timespec="seconds"),
             command=" ".join([os.path.basename(sys.argv[0] or "python"), *sys.argv[1:]])[:200],
             birth=_birth(os.getpid()),
@@ -120,7 +118,7 @@ def holder(where: Journal, name: str = _HOLDER) -> Holder | None:
         noted = Holder(**json.loads(entry.read_bytes(where.fd, name)))
     except (OSError, UnreadableError, ValueError, TypeError):
         return None
-    if noted.host == socket.gethostname():
+    if noted.host == os.uname().nodename:
         birth = None if noted.pid == os.getpid() else _birth(noted.pid)
         alive = birth is not None and noted.birth == birth
     else:
@@ -223,7 +221,7 @@ def _clear_stale(where: Journal) -> bool:
 
 
 def _temporary() -> str:
-    return f"{_HOLDER}.{secrets.token_hex(8)}"
+    return f"{_HOLDER}.{os.urandom(8).hex()}"
 
 
 def _remove_leftovers(where: Journal) -> None:
