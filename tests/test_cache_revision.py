@@ -432,7 +432,8 @@ def test_verify(hub_cache: Cache, made: CacheRevision, run: Run) -> None:
     text = os.readlink(readme)
     readme.unlink()
     source = os.path.relpath(hub_cache.snapshot)
-    again = f"ckpt-patch mirror {' '.join(TARGET)} {source} --cache-revision {NAME}\n"
+    options = f"{' '.join(TARGET)} --recipe kv-cache-model-dtype"
+    again = f"ckpt-patch mirror {options} {source} --cache-revision {NAME}\n"
     assert run("verify", made.path).out.endswith(f"Make it anew: {again}")
     readme.symlink_to(text)
     link = Path(made.path, "config.json")

@@ -93,7 +93,8 @@ def test_verify_looks_at_these_files_alone(tmp_path: Path, run: Run) -> None:
     assert done.code == 1
     assert "base  config.json  has other content in the source now" in done.out
     again = done.out.rpartition("Make it anew: ")[2].strip()
-    assert again == f"ckpt-patch mirror {' '.join(TARGET)} --config-only {root} {folder}"
+    options = f"{' '.join(TARGET)} --recipe kv-cache-model-dtype --config-only"
+    assert again == f"ckpt-patch mirror {options} {root} {folder}"
     assert run(*shlex.split(again)[1:]).code == 0
     assert run("verify", folder).code == 0
 

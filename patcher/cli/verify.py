@@ -11,6 +11,7 @@ from patcher.cli.mirror_directory import count
 from patcher.cli.options import output_options
 from patcher.hub import cache
 from patcher.mirroring.manifest import HUB
+from patcher.recipes import packaged
 from patcher.report.escape import plain
 from patcher.report.human import columns, shell_path
 from patcher.target import command_line
@@ -44,9 +45,12 @@ def command(out: Output, mirror: str, hashed: bool) -> int:
 
 
 def _options(verified: Verified) -> str:
-    """With what it was made. The recipe is the one that fits, unless another one was named."""
+    """With what it was made."""
     manifest, name = verified.manifest, cache.name_of(verified.path)
     words = [command_line(manifest.target)]
+    if manifest.recipe:
+        known, recipe = packaged(), manifest.recipe["id"]
+        words.append(f"--recipe {recipe if recipe in known else shell_path(f'{recipe}.toml')}")
     if manifest.scope == "config":
         words.append("--config-only")
     elif manifest.link not in {"auto", HUB} and name is None:

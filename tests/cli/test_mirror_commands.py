@@ -172,7 +172,8 @@ def test_verify_in_words(kimi: Path, tmp_path: Path, run: Run) -> None:
     done = run("verify", "mirror")
     assert done.code == 1
     assert f"dangling  {SHARD}  is a link to ../Kimi/{SHARD}, which is gone" in done.out
-    again = f"ckpt-patch mirror {' '.join(TARGET)} --link symlink Kimi mirror\n"
+    options = f"{' '.join(TARGET)} --recipe kv-cache-model-dtype --link symlink"
+    again = f"ckpt-patch mirror {options} Kimi mirror\n"
     assert done.out.endswith(f"Make it anew: {again}")
     (tmp_path / "mirror/config.json").write_bytes(b"{}")
     done = run("verify", "-q", "mirror")
@@ -182,6 +183,21 @@ def test_verify_in_words(kimi: Path, tmp_path: Path, run: Run) -> None:
     assert done.out.endswith(f"{keep}{again}")
     make_checkpoint(kimi, {SHARD: FILES[SHARD]})
     (tmp_path / "mirror").rename(tmp_path / "mirror.old")
+    assert run(*again.split()[1:]).code == 0
+    assert run("verify", "mirror").code == 0
+
+
+def test_verify_names_the_recipe_of_somebody_else(
+    kimi: Path, tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    packaged = Path(__file__).parents[2] / "recipes" / "kv-cache-model-dtype.toml"
+    text = packaged.read_text().replace('id = "kv-cache-model-dtype"', 'id = "mine"')
+    (tmp_path / "mine.toml").write_text(text)
+    monkeypatch.chdir(tmp_path)
+    assert run("mirror", *TARGET, "--recipe", "mine.toml", str(kimi), "mirror").code == 0
+    Path("mirror", SHARD).unlink()
+    again = run("verify", "mirror").out.rpartition("Make it anew: ")[2]
+    assert "--recipe mine.toml Kimi mirror" in again
     assert run(*again.split()[1:]).code == 0
     assert run("verify", "mirror").code == 0
 
