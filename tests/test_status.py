@@ -338,6 +338,25 @@ def test_the_next_download_puts_the_original_back(tmp_path: Path, seen: Any, run
     assert seen(root)["state"] == "patched"
 
 
+@pytest.mark.usefixtures("hub")
+@pytest.mark.parametrize(("seconds", "kept"), [(0.9, True), (1.1, False)])
+def test_a_patch_within_a_second_of_the_download_is_kept(
+    tmp_path: Path, seen: Any, run: Run, seconds: float, *, kept: bool
+) -> None:
+    """The library takes what is at most a second newer than its note for what it wrote itself."""
+    root = tmp_path / "Kimi"
+    download(root)
+    run("apply", *TARGET, str(root))
+    patched = (root / "config.json").read_bytes()
+    for name in METADATA:
+        note = root / ".cache/huggingface/download" / f"{name}.metadata"
+        written = float(note.read_text().splitlines()[2]) + seconds
+        os.utime(root / name, (written, written))
+    download(root)
+    assert ((root / "config.json").read_bytes() == patched) is kept
+    assert seen(root)["state"] == ("patched" if kept else "reverted")
+
+
 def test_keep_mtime_survives_until_the_content_is_new(
     hub: Hub, tmp_path: Path, seen: Any, run: Run
 ) -> None:
