@@ -45,7 +45,7 @@ def count(fd: int) -> Tally | None:
     """Count the open index; ``None`` where it must be parsed as a whole, or cannot be read."""
     try:
         return _count(fd)
-    except (OSError, ValueError, RecursionError):
+    except (OSError, ValueError, msgspec.MsgspecError, RecursionError):
         return None
 
 
