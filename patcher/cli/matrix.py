@@ -90,7 +90,9 @@ def _lines(table: Matrix, style: Style) -> Iterator[str]:
         heading = ", ".join(f"{name} ({gpus.find(name).summary})" for name in names)
         yield from (style("bold", line) for line in textwrap.wrap(heading, WIDTH))
         for labels, dtypes in _grouped(kinds):
-            yield from textwrap.wrap(", ".join(labels), WIDTH, initial_indent="  ")
+            yield from textwrap.wrap(
+                ", ".join(labels), WIDTH, initial_indent="  ", subsequent_indent="  "
+            )
             yield from _backends(dtypes)
     yield ""
     yield f"{NOTHING} means that the engine refuses to start; its words are in --json."
@@ -146,6 +148,8 @@ def _answer(row: VllmRow | SglangRow) -> str:
         name, held, asked = " + ".join(row.result.backends), row.result.kv_cache_dtype, row.kv_flag
         if not row.result.ok:
             return NOTHING
+        if row.result.stopped:
+            return f"{NOTHING} ({name} refuses)"
     changed = "" if held in {asked, None} else f" (holds {_HELD.get(held or '', held)})"
     return f"{name or 'chosen later'}{changed}"
 

@@ -23,7 +23,8 @@ class SglangRow(Struct, frozen=True):
 
     Attributes:
         cap: the name of the GPU.
-        model: ``mla`` (DeepSeek-V3), ``kimi`` (Kimi-K2.5), ``dsa`` (DeepSeek-V3.2) or ``mha``.
+        model: ``mla`` (DeepSeek-V3), ``kimi`` (Kimi-K2.5), ``dsa`` (DeepSeek-V3.2), ``mha``, or an
+            architecture that has rules of its own.
         result: what is resolved, or the refusal.
     """
 

@@ -1,8 +1,8 @@
 """``python -m patcher.engines.extract.refresh vllm 0.34.0``: all that a new release needs.
 
 Runs the release's code, stores its facts and dates, writes the page of what is supported anew, and
-prints what changed since the release before. No code is edited. vLLM takes a minute of one core,
-SGLang half of one; each release needs the network the first time.
+prints what changed since the release before. No code is edited. Either takes about a
+minute of one core; each release needs the network the first time.
 """
 
 from __future__ import annotations

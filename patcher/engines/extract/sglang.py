@@ -1,6 +1,6 @@
 """Write the facts about SGLang releases: ``python -m patcher.engines.extract.sglang 0.5.24``.
 
-Needs the network once per release (the wheel's Python files are cached) and half a minute of one
+Needs the network once per release (the wheel's Python files are cached) and about a minute of one
 core; neither torch nor a GPU. The facts go to ``patcher/engines/facts/sglang``; a release that
 answers everything like an older one gets a file that says so.
 """
@@ -58,21 +58,23 @@ def _facts(
     deaf = sglang_models.deaf(source)  # first: later a full heap makes parsing three times as slow
     stage = stages(CARDS[-4])
     flags = sglang_launch.choices(stage)
+    launches = _table(
+        _meant(release, sglang_launch.rows(stages, folder("launches"))), sglang_launch.FEATURES
+    )
     return {
         "engine": "sglang",
         "release": release,
         "assumed": list(ASSUMED),
         "flags": flags,
         "launch": {
-            "from": _lines(stage, "sglang.srt.server_args:ServerArgs"),
-            **_table(
-                _meant(release, sglang_launch.rows(stages, folder("launches"))),
-                sglang_launch.FEATURES,
-            ),
+            "from": _lines(stage, *sglang_launch.PROVENANCE),
+            **launches,
         },
         "architectures": {
             "from": ["launches without flags; see patcher.engines.extract.sglang_architectures"],
-            **_architectures(source, stages, folder("architectures")),
+            **_architectures(
+                source, stages, folder("architectures"), launches["features"]["model"]
+            ),
         },
         "checkpoint": {
             "from": _lines(stage, *sglang_checkpoint.PROVENANCE),
@@ -98,8 +100,11 @@ def _facts(
     }
 
 
-def _architectures(source: Source, stages: Stages, folder: str) -> dict[str, Any]:
-    names = sglang_architectures.names(source)
+def _architectures(
+    source: Source, stages: Stages, folder: str, asked: Sequence[str]
+) -> dict[str, Any]:
+    """Without those that were ``asked`` about their launches under their own name."""
+    names = [name for name in sglang_architectures.names(source) if name not in asked]
     latent = sglang_architectures.latent(stages, folder, names)
     return {
         "mla": latent,

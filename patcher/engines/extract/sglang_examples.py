@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 _ABSENT: Any = ...  # survives a deep copy
 #: A ``kv_cache_quant_algo`` that no release knows.
 EXAMPLE = "none"
+#: The form of an ``hf_quant_config.json`` whose NVFP4 has no group size.
+UNGROUPED = "NVFP4 without group_size"
 _KV_ALGO: dict[str, Any] = {
     "-": _ABSENT,
     "null": None,
@@ -125,7 +127,7 @@ FAMILIES: dict[str, dict[str, tuple[str, ...]]] = {
     "hf_quant_config": {
         "place": ("hf-nested",),
         "method": ("modelopt", "-", "other"),
-        "algo": _ALGOS,
+        "algo": (*_ALGOS, UNGROUPED),
         "kv_algo": tuple(_KV_ALGO),
         "scheme": ("-", "null", "float8"),
         "vendor": _BOTH,
@@ -190,6 +192,7 @@ def documents(forms: Mapping[str, str]) -> dict[str, Any]:
     config = dict(MODELS["mla"])
     if forms.get("nemotron") == "yes":
         config.update(model_type="nemotron_h", architectures=["NemotronHForCausalLM"])
+        config["hybrid_override_pattern"] = "M*E*"  # one letter a layer
     files: dict[str, Any] = {"config.json": config}
     if forms["place"] == "config":
         config["quantization_config"] = _block(forms)
@@ -220,6 +223,8 @@ def _block(forms: Mapping[str, str]) -> dict[str, Any]:
 
 def _sidecar(forms: Mapping[str, str], outer: Mapping[str, str]) -> dict[str, Any]:
     inner: dict[str, Any] = {"group_size": 16, "exclude_modules": ["lm_head"]}
+    if forms.get("algo") == UNGROUPED:
+        del inner["group_size"]
     _put_algo(inner, forms)
     _put(inner, "kv_cache_quant_algo", _KV_ALGO[outer["sidecar"]])
     _put(inner, "quantized_layers", _LAYERS[forms.get("layers", "-")])
@@ -232,7 +237,7 @@ def _sidecar(forms: Mapping[str, str], outer: Mapping[str, str]) -> dict[str, An
 def _put_algo(block: dict[str, Any], forms: Mapping[str, str]) -> None:
     algo = forms.get("algo", "-")
     if algo != "-":
-        block["quant_algo"] = "INT4_AWQ" if algo == "other" else algo
+        block["quant_algo"] = {"other": "INT4_AWQ", UNGROUPED: "NVFP4"}.get(algo, algo)
     if algo == "MXFP8":
         block["group_size"] = 32
 

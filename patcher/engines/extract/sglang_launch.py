@@ -7,16 +7,19 @@ import os
 import re
 from typing import TYPE_CHECKING, Any
 
+from patcher.engines.extract import sglang_own
 from patcher.engines.extract.sglang_models import MODELS, write
+from patcher.engines.extract.sglang_registry import WRAPPER, wrapper
 from patcher.engines.extract.sglang_stage import clean_environment
 from patcher.engines.extract.sglang_stubs import CARDS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from patcher.engines.extract.sglang_stage import Stage, Stages
     from patcher.engines.extract.sglang_stubs import Card
 
+    Launch = dict[str, str]
     Row = tuple[dict[str, str], dict[str, Any]]
 
 #: The fields of a launch that decide, in the order of the facts.
@@ -46,6 +49,7 @@ _DECODE = (
 TWINS = {"sm86": "sm80", "sm89": "sm80", "sm103": "sm100", "sm121": "sm120", "gfx950": "gfx942"}
 _SAMPLE = 5
 _SERVER_ARGS = "sglang.srt.server_args:ServerArgs"
+PROVENANCE = (_SERVER_ARGS, WRAPPER)
 _VIEW = "sglang.srt.arg_groups.overrides:resolving_view"
 
 
@@ -67,8 +71,16 @@ def resolve(stage: Stage, path: str, flags: dict[str, str | None]) -> Any:
     return stage.get(_VIEW)(arguments) if stage.has(_VIEW) else arguments
 
 
-def outcome(stage: Stage, path: str, flags: dict[str, str | None]) -> dict[str, Any]:
-    """What ServerArgs resolves, or ``err`` (the exception's type) and ``msg``."""
+def outcome(
+    stage: Stage,
+    path: str,
+    flags: dict[str, str | None],
+    wrapped: Callable[[Any], str | None] | None = None,
+) -> dict[str, Any]:
+    """What ServerArgs resolves, or ``err`` (the exception's type) and ``msg``.
+
+    ``stopped`` is why the model runner refuses what was resolved, if ``wrapped`` says so.
+    """
     with clean_environment():
         try:
             view = resolve(stage, path, flags)
@@ -76,53 +88,69 @@ def outcome(stage: Stage, path: str, flags: dict[str, str | None]) -> dict[str, 
             return {"err": type(error).__name__, "msg": str(error)}
     names = {name: name.replace("dsa_", "nsa_") for name in _RESOLVED}
     values = {n: getattr(view, n, getattr(view, old, None)) for n, old in names.items()}
+    if wrapped and values["attention_backend"]:
+        values["stopped"] = wrapped(view)
     return {name: value for name, value in values.items() if value is not None}
 
 
 def rows(stages: Stages, folder: str) -> Iterator[Row]:
     """Every launch of the grid with its outcome; ``"-"`` stands for a flag that is not given.
 
-    A card that has a ``TWINS`` entry is first asked a fifth of the grid. If its twin gave the same
-    answers there, the twin's other answers are taken for it; else it is asked everything.
+    A card or a model that has a ``TWINS`` entry is first asked a fifth of the grid. If its twin
+    gave the same answers there, its other answers are taken too; else it is asked everything.
     """
+    models = {**MODELS, **sglang_own.known(stages(CARDS[0]))}
     paths = {
-        kind: write(os.path.join(folder, kind), {"config.json": config})
-        for kind, config in MODELS.items()
+        name: write(os.path.join(folder, name), {"config.json": config})
+        for name, config in models.items()
     }
-    known: dict[str, list[Row]] = {}
+    known: dict[tuple[str, str], list[Row]] = {}
     for card in CARDS:
-        stage = stages(card)
-        grid = list(launches(choices(stage), card))
-        twin = known.get(TWINS.get(card.name, ""))
-        sample = [_row(stage, paths, launch) for launch in grid[::_SAMPLE]] if twin else []
-        if twin and [result for _, result in sample] == [result for _, result in twin[::_SAMPLE]]:
-            results = [result for _, result in twin]
-            known[card.name] = list(zip(grid, results, strict=True))
-        else:
-            known[card.name] = [_row(stage, paths, launch) for launch in grid]
-        yield from known[card.name]
+        ask, flags = _asking(stages, card, paths), choices(stages(card))
+        for model in models:
+            alike = ((TWINS.get(card.name), model), (card.name, sglang_own.TWINS.get(model)))
+            twin = next((known[key] for key in alike if key in known), None)
+            known[card.name, model] = _asked(ask, list(launches(flags, model, card)), twin)
+            yield from known[card.name, model]
 
 
-def _row(stage: Stage, paths: dict[str, str], launch: dict[str, str]) -> Row:
-    flags = {
-        "attention_backend": launch["attention_backend_flag"],
-        "decode_attention_backend": launch["decode_flag"],
-        "kv_cache_dtype": launch["kv_flag"],
+def _asked(ask: Callable[[Launch], Row], grid: list[Launch], twin: list[Row] | None) -> list[Row]:
+    if twin and [ask(launch)[1] for launch in grid[::_SAMPLE]] == [r for _, r in twin[::_SAMPLE]]:
+        return [(launch, result) for launch, (_, result) in zip(grid, twin, strict=True)]
+    return [ask(launch) for launch in grid]
+
+
+def _asking(stages: Stages, card: Card, paths: dict[str, str]) -> Callable[[Launch], Row]:
+    """A function that makes a row of the grid on one card."""
+    stage, runner = stages(card), stages(card)
+    wrappers = {
+        name: wrapper(runner, paths[name])
+        for name, own in sglang_own.OWN.items()
+        if own.wrapped and name in paths
     }
-    given = {name: None if value == "-" else value for name, value in flags.items()}
-    return launch, general(launch, outcome(stage, paths[launch["model"]], given))
+
+    def row(launch: Launch) -> Row:
+        flags = {
+            "attention_backend": launch["attention_backend_flag"],
+            "decode_attention_backend": launch["decode_flag"],
+            "kv_cache_dtype": launch["kv_flag"],
+        }
+        given = {name: None if value == "-" else value for name, value in flags.items()}
+        wrapped = wrappers.get(launch["model"])
+        return launch, general(launch, outcome(stage, paths[launch["model"]], given, wrapped))
+
+    return row
 
 
-def launches(known: dict[str, list[str]], card: Card) -> Iterator[dict[str, str]]:
-    """The grid on one card: every backend flag, and some backends for decoding alone."""
+def launches(known: dict[str, list[str]], model: str, card: Card) -> Iterator[Launch]:
+    """The grid of a model on one card: every backend flag, and some backends for decoding alone."""
     backends = known["attention_backend"]
     pairs = [(backend, "-") for backend in ("-", *backends)]
     pairs += [("-", backend) for backend in _DECODE if backend in backends]
-    for model in MODELS:
-        for backend, decode in pairs:
-            for kv_flag in known["kv_cache_dtype"]:
-                values = (model, backend, decode, kv_flag, card.name)
-                yield dict(zip(FEATURES, values, strict=True))
+    for backend, decode in pairs:
+        for kv_flag in known["kv_cache_dtype"]:
+            values = (model, backend, decode, kv_flag, card.name)
+            yield dict(zip(FEATURES, values, strict=True))
 
 
 def general(launch: dict[str, str], result: dict[str, Any]) -> dict[str, Any]:
@@ -135,8 +163,8 @@ def general(launch: dict[str, str], result: dict[str, Any]) -> dict[str, Any]:
     ):
         if found.get(field) == launch[flag]:
             found[field] = f"{{{flag}}}"
-    if "msg" in found:
-        for flag in ("decode_flag", "attention_backend_flag", "kv_flag"):
-            pattern = rf"\b(got '?|backend '){re.escape(launch[flag])}(?=['.]|$)"
-            found["msg"] = re.sub(pattern, rf"\g<1>{{{flag}}}", found["msg"])
+    for text in ("msg", "stopped"):
+        for flag in ("decode_flag", "attention_backend_flag", "kv_flag") if text in found else ():
+            pattern = rf"\b(got '?|backend '|\w+=){re.escape(launch[flag])}(?=['.,]|$)"
+            found[text] = re.sub(pattern, rf"\g<1>{{{flag}}}", found[text])
     return found

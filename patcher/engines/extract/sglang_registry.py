@@ -11,7 +11,7 @@ import traceback
 import types
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from patcher.engines.extract.sglang_stubs import CARDS
+from patcher.engines.extract.sglang_stubs import CARDS, nothing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -21,7 +21,10 @@ if TYPE_CHECKING:
 FEATURES = ("backend", "mla", "gpu")
 _REGISTRY = "sglang.srt.layers.attention.attention_registry"
 _RUNNER = "sglang.srt.model_executor.model_runner"
+WRAPPER = f"{_REGISTRY}:attn_backend_wrapper"
 PROVENANCE = (f"{_REGISTRY}:ATTENTION_BACKENDS", f"{_RUNNER}:ModelRunner")
+_SET_UP = re.compile(r"from (sglang[\w.]+) import check_environments")
+_SET = re.compile(r"\{('[^}]*')\}")
 _IMPORT = re.compile(r"from (sglang\.srt\.(?:layers\.attention|hardware_backend)\.[\w.]+) import")
 
 
@@ -32,10 +35,18 @@ class _ConstructedError(Exception):
 class _Backends:
     """Any module of attention backends."""
 
-    def __getattr__(self, key: str) -> Callable[..., NoReturn]:
+    def __getattr__(self, key: str) -> Callable[..., Any]:
         if key.startswith("__"):
             raise AttributeError(key)
         return _construct
+
+
+class _Linear(_Backends):
+    """Any module of linear attention: its functions set something up, its classes are the end."""
+
+    def __getattr__(self, key: str) -> Callable[..., Any]:
+        made = super().__getattr__(key)
+        return nothing if key[0].islower() else made
 
 
 def _construct(*_: object, **__: object) -> NoReturn:
@@ -67,6 +78,52 @@ def creator(stage: Stage) -> Callable[[str, Any], None]:
         return lambda name, runner: known[name](runner)
     method = stage.get(f"{module}:ModelRunner")._get_attention_backend_from_str  # noqa: SLF001
     return lambda name, runner: method(runner, name)
+
+
+def wrapper(stage: Stage, path: str) -> Callable[[Any], str | None]:
+    """What the release says of the resolved backends (a view of ServerArgs) of a wrapped model.
+
+    The model runner puts a wrapper around the backend of a model with linear attention or a state
+    space; it may refuse the backend. ``stage`` is for this only: its backends are stand-ins.
+    """
+    source = stage.source.read(f"{_REGISTRY.replace('.', '/')}.py")
+    for name in _IMPORT.findall(source):
+        stage.answers[name] = _Linear()
+    for name in _SET_UP.findall(source):
+        stage.answers[f"{name}.check_environments"] = nothing
+    model = stage.get("sglang.srt.configs.model_config:ModelConfig")(path)
+    wrap = stage.get(WRAPPER)
+
+    def refused(view: Any) -> str | None:
+        runner = _runner(stage, model, view)
+        try:
+            wrap(runner, None)
+        except _ConstructedError:
+            return None
+        except (AssertionError, ValueError, RuntimeError, NotImplementedError) as error:
+            return f"{type(error).__name__}: {_ordered(str(error))}"
+        raise ValueError(f"{path} was not wrapped")
+
+    return refused
+
+
+def _runner(stage: Stage, model: Any, view: Any) -> Any:
+    """A model runner of the release that knows no more than what its wrapper asks for."""
+    runner = object.__new__(stage.get(f"{_RUNNER}:ModelRunner"))
+    vars(runner).update(
+        model_config=model,
+        server_args=view,
+        use_mla_backend=False,
+        is_draft_worker=False,
+        prefill_attention_backend_str=view.prefill_attention_backend or view.attention_backend,
+        decode_attention_backend_str=view.decode_attention_backend or view.attention_backend,
+    )
+    return runner
+
+
+def _ordered(message: str) -> str:
+    """With the names of a set sorted, which Python prints in another order every time."""
+    return _SET.sub(lambda found: f"{{{', '.join(sorted(found[1].split(', ')))}}}", message)
 
 
 def refusal(create: Callable[[str, Any], None], backend: str, *, mla: bool) -> dict[str, Any]:

@@ -16,6 +16,7 @@ import types
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from patcher.engines.extract.sglang_own import CLASSES
 from patcher.engines.extract.sglang_stubs import Card, environment, installed, nothing, torch
 from patcher.engines.extract.shims import Atom, Shim, third_party
 from patcher.engines.extract.slicer import Slicer
@@ -67,13 +68,17 @@ class Stage(Slicer):
         self, source: Source, card: Card, *, indexes: dict[str, Index] | None = None
     ) -> None:
         super().__init__(source, "sglang", third_party(), indexes=indexes)
-        self.answers.update({**torch(card), **installed(), **environment()})
+        self.answers.update({**torch(card), **installed(), **environment(self._class_of)})
         self.answers["model dtype"] = Atom("model")
         self.answers.update({"os": os, "os.path": os.path})  # checkpoints are real directories
         self.answers["torch"] = _Torch("torch", self.answers)
         logging.getLogger("sglang").setLevel(logging.CRITICAL + 1)
         for name in ("info_once", "warning_once"):  # SGLang adds these to every logger
             setattr(logging.Logger, name, nothing)
+
+    def _class_of(self, model_type: str) -> Any:
+        name = CLASSES.get(model_type, "")
+        return self.get(name) if name and self.has(name) else None
 
     def _own_module(self, name: str) -> Any:
         if name not in self._modules:

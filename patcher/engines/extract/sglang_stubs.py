@@ -7,6 +7,7 @@ import functools
 import importlib
 import json
 import os
+import re
 import types
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -51,15 +52,18 @@ CARDS = (
 
 
 class Config:
-    """A model's configuration as transformers would hold it, without transformers."""
+    """A model's configuration as transformers would hold it, without transformers.
 
-    def __init__(self, values: Mapping[str, Any]) -> None:
+    It is also the base of a release's own classes, which give it the fields that they do not set.
+    """
+
+    def __init__(self, values: Mapping[str, Any] | None = None, /, **more: Any) -> None:
         self.is_encoder_decoder = False
         self.tie_word_embeddings = False
         self.num_labels = 2
         self.rope_scaling = None
         self.pad_token_id = self.bos_token_id = self.eos_token_id = None
-        self.update(values)
+        self.update({**(values or {}), **more})
 
     def update(self, values: Mapping[str, Any]) -> None:
         """Nested models become Configs; quantization stays a dict, as in transformers."""
@@ -112,13 +116,18 @@ _COMPRESSED_TENSORS = {
 }
 
 
-def environment() -> dict[str, Any]:
-    """What the release asks of the machine and of the model's files."""
+def environment(class_of: Callable[[str], Any]) -> dict[str, Any]:
+    """What the release asks of the machine and of the model's files.
+
+    ``class_of`` gives the release's own class for a ``model_type``, or ``None``.
+    """
     answers: dict[str, Any] = {"importlib.metadata.entry_points": _none_found}
     for module in _CONFIGS:
-        answers[f"{module}.get_config"] = _config
+        answers[f"{module}.get_config"] = functools.partial(_config, class_of)
         answers[f"{module}.get_generation_config"] = nothing
         answers[f"{module}.get_sparse_attention_config"] = _empty
+    for module in ("transformers.utils", "transformers.utils.hub"):
+        answers[f"{module}.cached_file"] = _file
     for module in ("sglang.srt.distributed", "sglang.srt.distributed.parallel_state"):
         for group in ("tensor_model_parallel", "moe_tensor_parallel", "moe_expert_parallel"):
             answers[f"{module}.get_{group}_world_size"] = _one
@@ -131,14 +140,22 @@ def environment() -> dict[str, Any]:
     return answers
 
 
-def _config(model: str, *_: object, **__: object) -> Config:
+def _config(class_of: Callable[[str], Any], model: str, *_: object, **__: object) -> Config:
     """As ``get_config`` of every release: the language model's fields are lent to the outer one."""
     with open(os.path.join(model, "config.json"), encoding="utf-8") as file:
-        config = Config(json.load(file))
+        values = json.load(file)
+    own = class_of(values.get("model_type", ""))
+    config: Config = own(**values) if own else Config(values)
     for key, value in vars(config.get_text_config()).items():
         if value is not None and not hasattr(config, key):
             setattr(config, key, value)
     return config
+
+
+def _file(model: str, name: str, **_: object) -> str | None:
+    """As ``transformers.utils.cached_file`` for a directory."""
+    path = os.path.join(model, name)
+    return path if os.path.exists(path) else None
 
 
 def torch(card: Card) -> dict[str, Any]:
@@ -179,7 +196,8 @@ def installed() -> dict[str, Any]:
         "msgspec.structs": structs,
         "msgspec": _changed(modules["msgspec"], structs=structs),
     }
-    answers: dict[str, Any] = {"torchada": ABSENT, "vllm": ABSENT}
+    # Every pattern of SGLang that is used here means the same to ``re``.
+    answers: dict[str, Any] = {"torchada": ABSENT, "vllm": ABSENT, "regex": re}
     for name in ("transformers", "transformers.configuration_utils"):
         answers[f"{name}.PretrainedConfig"] = Config
     for name in ("uint4", "uint8", "uint4b8", "uint8b128", "float8_e4m3fn", "float4_e2m1f"):

@@ -11,12 +11,13 @@ from patcher.engines.sglang import pool
 from patcher.engines.sglang.findings import launch_refusal, loader_refusal
 from patcher.engines.sglang.launch import (
     Row,
+    asked_as,
     construction,
     kind_of,
     server_args,
     usual_backend,
 )
-from patcher.engines.sglang.notices import Case, by_hand_backend, notices
+from patcher.engines.sglang.notices import Case, by_hand_backend, by_hand_unknown, notices
 from patcher.engines.sglang.rules import load
 
 if TYPE_CHECKING:
@@ -45,8 +46,8 @@ def answer(release: str, documents: Documents, model: Model, launch: Launch) -> 
     kind = kind_of(facts, model)
     if kind is None:
         return Answer(None, unknown=_no_kind(release, model))
-    row = _row(facts, kind, model, launch)
     given = pool.features(documents, model, launch.gpu)
+    row = by_hand_unknown(release, model, given) or _row(facts, kind, model, launch)
     loaded = pool.load(facts, given)
     if isinstance(row, str) or loaded is None:
         return Answer(None, unknown=row if isinstance(row, str) else _no_forms(release, given))
@@ -123,16 +124,19 @@ def _unknown_flags(facts: Facts, launch: Launch) -> list[Refusal]:
 
 def _row(facts: Facts, kind: str, model: Model, launch: Launch) -> Row | str:
     """The launch's row, or a sentence why there is none."""
+    name = asked_as(facts, kind, model)
     row = server_args(
         facts,
         cap=launch.gpu,
-        kind=kind,
+        kind=name,
         attention_backend_flag=launch.attention_backend,
         decode_flag=launch.decode_attention_backend,
         kv_flag=launch.kv_cache_dtype,
     )
     if row is None:
         return _not_asked(facts, launch)
+    if name != kind:
+        return _own(name, row)
     usual = usual_backend(facts, kind, launch.gpu, model.architectures)
     if isinstance(usual, str) or (model.hybrid and (usual is None or launch.attention_backend)):
         return f"SGLang's own rules for {model.architectures[0]} were not run"
@@ -144,6 +148,16 @@ def _row(facts: Facts, kind: str, model: Model, launch: Launch) -> Row | str:
     if launch.attention_backend is not None or usual is None or not row.ok:
         return row
     return usual if launch.kv_cache_dtype == "auto" else _with_flag(usual, launch.kv_cache_dtype)
+
+
+def _own(architecture: str, row: Row) -> Row | str:
+    """The row of an architecture that was asked about under its own name, if it is all there is."""
+    if row.ok and row.attention_backend is None:
+        return (
+            f"SGLang chooses the backend of {architecture} after the checks that were run; "
+            "--backend names one"
+        )
+    return row
 
 
 def _not_asked(facts: Facts, launch: Launch) -> str:
@@ -225,6 +239,7 @@ def _backends(asked: _Question) -> tuple[BackendAnswer, ...]:
     for name in names:
         mla = asked.kind != "mha"
         reason = construction(asked.facts, name, mla=mla, cap=asked.launch.gpu)
+        reason = reason or asked.row.stopped
         stage: Literal["implementation", "validator"] = "implementation" if reason else "validator"
         found.append(BackendAnswer(name, reason is None, stage, (reason,) if reason else ()))
     return tuple(found)

@@ -6,12 +6,13 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from patcher.engines.base import Refusal
 from patcher.engines.sglang import forms, pool
-from patcher.engines.sglang.launch import Row, server_args
+from patcher.engines.sglang.launch import Row, asked_as, server_args
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from patcher.engines.base import Documents, Launch, Stage
+    from patcher.metadata.model import Model
 
 
 #: The finding that the weights' quantization is refused; as in ``vllm/methods.py``.
@@ -27,6 +28,8 @@ class Question(Protocol):
     def kind(self) -> str: ...  # noqa: D102
     @property
     def documents(self) -> Documents: ...  # noqa: D102
+    @property
+    def model(self) -> Model: ...  # noqa: D102
     @property
     def launch(self) -> Launch: ...  # noqa: D102
     @property
@@ -45,7 +48,7 @@ def launch_refusal(asked: Question) -> Iterator[Refusal]:
         server_args(
             asked.facts,
             cap=asked.launch.gpu,
-            kind=asked.kind,
+            kind=asked_as(asked.facts, asked.kind, asked.model),
             attention_backend_flag=asked.launch.attention_backend,
             decode_flag=asked.launch.decode_attention_backend,
             kv_flag=flag,

@@ -78,7 +78,7 @@ def features(documents: Documents, model: Model, vendor: str, quantization: str)
 
 
 def _algo(outer: Mapping[str, Any], fields: Mapping[str, Any], *, nested: bool) -> str:
-    """``quant_algo``. Nested NVFP4 without a group size was not run: SGLang refuses it."""
+    """``quant_algo``. Nested NVFP4 is a form of its own where it has no group size."""
     name = _name(fields.get("quant_algo", _MISSING), _ALGOS)
     if nested and "NVFP4" in name and "'group_size'" not in repr(outer):
         return f"{name} without group_size"

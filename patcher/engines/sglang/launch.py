@@ -20,7 +20,8 @@ class Row(Struct, frozen=True):
     """One launch. Either ``error`` is set (exception type and message), or the rest.
 
     ``None`` for a backend: ServerArgs leaves the choice to a later stage. ``kv_cache_dtype`` is
-    ServerArgs' own value: ``"auto"`` even where the checkpoint will make the cache FP8.
+    ServerArgs' own value: ``"auto"`` even where the checkpoint will make the cache FP8. ``stopped``
+    is what the model runner says where it refuses the backends that ServerArgs has accepted.
     """
 
     ok: bool
@@ -33,6 +34,7 @@ class Row(Struct, frozen=True):
     page_size: int | None = None
     dsa_prefill_backend: str | None = None
     dsa_decode_backend: str | None = None
+    stopped: str | None = None
 
     @property
     def prefill(self) -> str | None:
@@ -58,6 +60,13 @@ def kind_of(facts: Mapping[str, Any], model: Model) -> str | None:
     if model.attention == "sparse-mla":
         return "dsa" if model.index_topk and model.kv_lora_rank else None
     return None if model.hybrid or model.attention != "mla" else "mla"
+
+
+def asked_as(facts: Mapping[str, Any], kind: str, model: Model) -> str:
+    """The architecture under whose own name the release was asked about launches, or the kind."""
+    asked = facts["launch"]["features"]["model"]
+    own = (name for name in model.architectures[:1] if name in asked and kind == "mha")
+    return next(own, kind)
 
 
 def server_args(  # noqa: PLR0913 - the columns of the grid

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from patcher.engines import facts as packaged
 from patcher.engines.base import Notice, Place
 from patcher.engines.sglang import forms, pool
-from patcher.engines.sglang.launch import construction, server_args
+from patcher.engines.sglang.launch import asked_as, construction, server_args
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -75,6 +75,18 @@ def by_hand_backend(release: str, kind: str, gpu: str) -> tuple[str, ...]:
     return ()
 
 
+def by_hand_unknown(release: str, model: Model, given: Mapping[str, str]) -> str | None:
+    """Why the launches that were run say nothing about documents of these forms."""
+    for entry in _by_hand("unknown"):
+        if (
+            entry["architecture"] in model.architectures[:1]
+            and all(given.get(name) == value for name, value in entry["forms"].items())
+            and _within(release, *entry["releases"])
+        ):
+            return f"SGLang {release}: {entry['message']}"
+    return None
+
+
 def _by_hand(part: str) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = packaged.load("sglang", "kernels", "read")[part]
     return found
@@ -137,7 +149,7 @@ def _unscaled(facts: Mapping[str, Any], case: Case) -> Iterator[str]:
         row = server_args(
             facts,
             cap=case.gpu,
-            kind=case.kind,
+            kind=asked_as(facts, case.kind, case.model),
             attention_backend_flag=name,
             decode_flag=None,
             kv_flag=case.flag,
@@ -146,6 +158,7 @@ def _unscaled(facts: Mapping[str, Any], case: Case) -> Iterator[str]:
         if (
             row is not None
             and row.ok
+            and row.stopped is None
             and construction(facts, name, mla=case.kind != "mha", cap=case.gpu) is None
             and not any(part for part in ("scales", "kernels") for _ in _matching(part, other))
         ):
