@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
@@ -39,6 +40,7 @@ LONGEST = 4000
 #: Order of preference: the repair of a broken file, then the recipe that keeps a quantized cache.
 RECIPES = ("kv-cache-repair", "kv-cache-fp8", "kv-cache-model-dtype")
 _BLOCK = "quantization_config"
+_WORD = re.compile(r"\b[a-z]\w+")
 _STOPS, _UNKNOWN = "; from {} on it stops again", "; what {} does is not known"
 _UNTOUCHED = "no change to the checkpoint"
 
@@ -174,6 +176,8 @@ def _backends(
     names = [_answer(subject, engine, release, plain).selected] if plain != launch else []
     if engine == "vllm":
         names += [backend.name for backend in before.backends if backend.accepts]
+    if engine == "sglang":  # it says which, and refuses as a backend what is none
+        names += [word for refusal in before.refusals for word in _WORD.findall(refusal.message)]
     for name in dict.fromkeys(names):
         if name is None or release in NO_BACKEND_FLAG:
             continue

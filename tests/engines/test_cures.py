@@ -121,6 +121,23 @@ def test_a_backend_that_was_asked_for_and_refuses() -> None:
     ]
 
 
+def test_the_backend_that_sglang_names_when_it_refuses_its_own_choice() -> None:
+    """0.5.9: "triton or trtllm_mha backend are the only supported backends on Blackwell GPUs"."""
+    text = {"hidden_size": 2048, "num_hidden_layers": 4, "num_attention_heads": 16, "head_dim": 256}
+    layers = [*["linear_attention"] * 3, "full_attention"]
+    config = {
+        "architectures": ["Qwen3_5MoeForConditionalGeneration"],
+        "model_type": "qwen3_5_moe",
+        "torch_dtype": "bfloat16",
+        "text_config": {**text, "num_key_value_heads": 2, "layer_types": layers},
+    }
+    document = jsontext.read(json.dumps(config).encode(), source="config.json")
+    given = Subject.of({"config.json": document})
+    assert [cure.argv for cure in cures.find(given, "sglang", "0.5.9", SM120) if cure.argv] == [
+        ("--attention-backend", "triton")
+    ]
+
+
 def test_tensorrt_llm_has_no_flag_that_takes_quantization_away() -> None:
     nvfp4 = {"dynamic": False, "num_bits": 4, "type": "float"}
     offered = cures.find(subject(scheme=nvfp4), "trtllm", "1.2.1", Launch("sm100", "10.0"))

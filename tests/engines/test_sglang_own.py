@@ -106,7 +106,7 @@ def test_the_model_runner_refuses_a_backend_that_server_args_accepts(
     found = _ask("0.5.23", "sm120", config, attention_backend="fa4")
     assert found.selected is None
     assert [(refusal.stage, refusal.finding) for refusal in found.refusals] == [
-        ("implementation", "KV002")
+        ("implementation", "KV016")
     ]
     assert found.refusals[0].message == (
         "AssertionError: Only {'flashinfer', 'triton', 'trtllm_mha'} backends are supported on "
@@ -123,7 +123,7 @@ def test_the_wrapper_of_a_state_space_model_takes_every_backend() -> None:
 def test_0_5_9_chooses_a_backend_that_it_refuses() -> None:
     """attention_registry.py:203 of 0.5.9; its default on SM12x is flashinfer."""
     found = _ask("0.5.9", "sm120", MOE)
-    assert [refusal.finding for refusal in found.refusals] == ["KV002"]
+    assert [refusal.finding for refusal in found.refusals] == ["KV016"]
     assert "triton or trtllm_mha backend are the only supported" in found.refusals[0].message
     assert _ask("0.5.9", "sm120", MOE, attention_backend="triton").selected == "triton"
     assert _ask("0.5.9", "sm90", MOE).selected == "fa3"
@@ -179,7 +179,7 @@ def test_a_backend_that_is_chosen_later_is_unknown_and_one_that_is_named_is_not(
     assert found.unknown.endswith("; --backend names one")
     assert _ask("0.5.4", "sm100", NEXT, attention_backend="triton").selected == "triton"
     refused = _ask("0.5.4", "sm100", NEXT, attention_backend="flashinfer")
-    assert [refusal.finding for refusal in refused.refusals] == ["KV002"]
+    assert [refusal.finding for refusal in refused.refusals] == ["KV016"]
 
 
 def test_metadata_of_nvfp4_without_a_group_size_is_refused() -> None:

@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from patcher.engines.base import Answer, BackendAnswer, Place, Refusal, Resolution
 from patcher.engines.sglang import pool
-from patcher.engines.sglang.findings import launch_refusal, loader_refusal
+from patcher.engines.sglang.findings import WEIGHTS, launch_refusal, loader_refusal
 from patcher.engines.sglang.launch import (
     Row,
     asked_as,
@@ -81,9 +81,9 @@ def _answer(asked: _Question) -> Answer:
     resolution = _resolution(asked, dtype)
     backends = _backends(asked)
     stopped = tuple(
-        Refusal("implementation", "KV002", backend.reasons[0])
+        Refusal("implementation", WEIGHTS if reason == asked.row.stopped else "KV002", reason)
         for backend in backends
-        if not backend.accepts
+        for reason in backend.reasons
     )
     case = Case(
         release=asked.release,
