@@ -9,6 +9,7 @@ import click
 from patcher import jsontext
 from patcher.cli.options import checkpoint_argument, output_options
 from patcher.in_cache import located
+from patcher.report.escape import plain
 from patcher.report.values import differences
 from patcher.transaction import kept, status
 
@@ -55,7 +56,7 @@ def command(
 
 
 def _differences(before: bytes, after: bytes, name: str) -> str:
-    return "".join(f"{name}: {line}\n" for line in differences(before, after, name))
+    return "".join(f"{name}: {plain(line)}\n" for line in differences(before, after, name))
 
 
 def _present(path: Path) -> bytes:

@@ -167,6 +167,9 @@ def _values_are_compared_with_deepdiff(run: Run, root: Path) -> None:
     told = json.loads(run("diff", "--values", "--json", str(root)).out)
     assert told["values"] == [added, scheme, algorithm]
     assert "diff" not in told
+    config["rope_theta"] = "\x1b[2J\ud800"
+    (root / "config.json").write_text(json.dumps(config))
+    assert r"\x1b[2J\ud800" in run("diff", "--values", str(root)).out
     (root / "config.json").write_text("{")
     done = run("diff", "--values", str(root))
     assert (done.code, done.err.partition(":")[2][:12]) == (4, " config.json")
