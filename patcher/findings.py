@@ -36,8 +36,6 @@ _ATTENTION = {
     "mla": "this model (MLA)",
     "sparse-mla": "this model (sparse MLA)",
 }
-#: The refusal that nothing in the KV-cache metadata causes: model, weights or GPU.
-NOT_KV = "KV016"
 QUIET = {"none", "unreadable"}
 
 

@@ -64,14 +64,14 @@ class Recipe(Struct, frozen=True):
     effect: str
     rules: tuple[Rule, ...]
     notes: str = ""
-    source: bytes = b""
+    text: bytes = b""
 
     @property
     def sha256(self) -> str:
         """Of the recipe's own text, in hexadecimal."""
         import hashlib  # noqa: PLC0415 - lazy: it loads OpenSSL, and only a plan tells it
 
-        return hashlib.sha256(self.source).hexdigest()
+        return hashlib.sha256(self.text).hexdigest()
 
     def operations(
         self, declarations: tuple[Declaration, ...], missing: tuple[Missing, ...]
@@ -149,7 +149,7 @@ def parse(data: bytes, source: str) -> Recipe:
         if schema != SCHEMA:
             raise UnreadableError(f"schema is {schema!r}, expected {SCHEMA!r}", path=source)
         document["rules"] = document.pop("rule", [])
-        return replace(_validated(document, source), source=data)
+        return replace(_validated(document, source), text=data)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise UnreadableError(
             f"not a valid recipe: {error}",

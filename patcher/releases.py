@@ -6,8 +6,8 @@ from itertools import groupby
 from typing import TYPE_CHECKING
 
 from patcher import engines
-from patcher.engines.base import Place
-from patcher.findings import NOT_KV, QUIET, failing
+from patcher.engines.base import NOT_KV, Place
+from patcher.findings import QUIET, failing
 from patcher.verdict import ReleaseAnswer
 
 if TYPE_CHECKING:

@@ -75,11 +75,11 @@ ALLOWED = {
     ("inspect", "--json", "CKPT"): RECORDS,
     ("explain", "KV001"): RECORDS,
     ("targets",): RECORDS,
-    ("status", "CKPT"): RECORDS | WRITING,
-    ("log", "CKPT"): RECORDS | WRITING,
+    ("status", "CKPT"): RECORDS,
+    ("log", "CKPT"): RECORDS,
     ("undo", "CKPT"): RECORDS | WRITING | RECIPES,
     ("plan", *CONFLICT, "CKPT"): RECORDS | RECIPES,
-    ("report", *CONFLICT, "CKPT"): RECORDS | RECIPES | WRITING,
+    ("report", *CONFLICT, "CKPT"): RECORDS | RECIPES,
 }
 
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from patcher.checkpoint import Checkpoint
     from patcher.cli.output import Output
+    from patcher.metadata.model import Model
 
 ORIGINS = {
     "directory": "a plain directory",
@@ -57,8 +58,8 @@ def command(out: Output, checkpoints: tuple[str, ...]) -> int:
     return gravest(codes)
 
 
-def _lines(checkpoint: Checkpoint, subject: Subject) -> Iterator[str]:
-    model, origin = subject.model, checkpoint.origin
+def _model(checkpoint: Checkpoint, model: Model) -> Iterator[str]:
+    origin = checkpoint.origin
     where = ORIGINS.get(origin.kind, origin.kind)
     if origin.repo_id:
         where += f" of {plain(origin.repo_id)}"
@@ -83,6 +84,10 @@ def _lines(checkpoint: Checkpoint, subject: Subject) -> Iterator[str]:
             ),
         )
     )
+
+
+def _lines(checkpoint: Checkpoint, subject: Subject) -> Iterator[str]:
+    yield from _model(checkpoint, subject.model)
     yield ""
     if not subject.declarations:
         yield "No statement about the KV cache: every engine uses the model's own dtype."

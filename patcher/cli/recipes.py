@@ -49,7 +49,7 @@ def show(out: Output, name: str) -> None:
     recipe = recipes.find(name)
     if out.format == "json":
         document: dict[str, object] = to_builtins(recipe)
-        del document["source"]
+        del document["text"]
         digest = {"sha256": recipe.sha256}
         out.document({"schema": "ckpt-patch/recipe-shown@1", **document, **digest})
         return

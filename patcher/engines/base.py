@@ -16,6 +16,10 @@ Documents = Mapping[str, Any]
 
 Stage = Literal["config", "resolver", "validator", "selector", "implementation", "kernel"]
 
+#: The finding of a refusal that no KV-cache edit cures: it is about the model, its weights, the GPU
+#: or a backend beside the model's other layers.
+NOT_KV = "KV016"
+
 
 class Place(Struct, frozen=True):
     """One JSON value: ``pointer`` (RFC 6901) inside ``file``."""

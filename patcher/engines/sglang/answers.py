@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from msgspec import Struct
 
-from patcher.engines.base import Answer, BackendAnswer, Place, Refusal, Resolution
+from patcher.engines.base import NOT_KV, Answer, BackendAnswer, Place, Refusal, Resolution
 from patcher.engines.sglang import pool
-from patcher.engines.sglang.findings import WEIGHTS, launch_refusal, loader_refusal
+from patcher.engines.sglang.findings import launch_refusal, loader_refusal
 from patcher.engines.sglang.launch import (
     Row,
     asked_as,
@@ -81,7 +81,7 @@ def _answer(asked: _Question) -> Answer:
     resolution = _resolution(asked, dtype)
     backends = _backends(asked)
     stopped = tuple(
-        Refusal("implementation", WEIGHTS if reason == asked.row.stopped else "KV002", reason)
+        Refusal("implementation", NOT_KV if reason == asked.row.stopped else "KV002", reason)
         for backend in backends
         for reason in backend.reasons
     )

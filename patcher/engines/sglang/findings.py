@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol
 
-from patcher.engines.base import Refusal
+from patcher.engines.base import NOT_KV, Refusal
 from patcher.engines.sglang import forms, pool
 from patcher.engines.sglang.launch import Row, asked_as, server_args
 
@@ -13,10 +13,6 @@ if TYPE_CHECKING:
 
     from patcher.engines.base import Documents, Launch, Stage
     from patcher.metadata.model import Model
-
-
-#: The finding that the weights' quantization is refused; as in ``vllm/methods.py``.
-WEIGHTS = "KV016"
 
 
 class Question(Protocol):
@@ -70,11 +66,11 @@ def loader_refusal(asked: Question) -> Iterator[Refusal]:
     if loaded.error is not None:
         stage: Stage = "config" if loaded.stage == "config" else "resolver"
         finding = _loader_finding(asked)
-        yield Refusal(stage, finding, loaded.error, None if finding == WEIGHTS else block)
+        yield Refusal(stage, finding, loaded.error, None if finding == NOT_KV else block)
     elif loaded.capability is not None and _is_too_old(asked.launch, loaded.capability):
         yield Refusal(
             "validator",
-            WEIGHTS,
+            NOT_KV,
             f"ValueError: The quantization method {loaded.quantization} is not supported for the "
             f"current GPU. Minimum capability: {loaded.capability}.",
         )
@@ -86,7 +82,7 @@ def _loader_finding(asked: Question) -> str:
             if result.error is None:
                 was_absent = asked.given.get(feature, "-") == "-"
                 return "KV005" if was_absent and other == "null" else "KV004"
-    return WEIGHTS
+    return NOT_KV
 
 
 def _is_too_old(launch: Launch, least: int) -> bool:

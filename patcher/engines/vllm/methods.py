@@ -10,11 +10,9 @@ from collections.abc import Iterator, Mapping
 from fnmatch import fnmatchcase
 from typing import Any
 
-from patcher.engines.base import Documents, Place, Refusal, Stage
+from patcher.engines.base import NOT_KV, Documents, Place, Refusal, Stage
 from patcher.engines.vllm.quant_block import SIDECAR, Block, Facts
 
-#: A refusal that no KV-cache edit cures: the model, its weights' quantization, or the GPU's age.
-WEIGHTS = "KV016"
 _NO_LIST = "export.kv_cache_group is not a list"
 
 
@@ -58,7 +56,7 @@ def quant_method(facts: Facts, block: Block) -> str:
         method = next((each for name, each in rules["algos"].items() if name == named), None)
         if method is None:
             message = rules["unknown"].format(quant_algo=algo)
-            raise refuse("config", WEIGHTS, message, block.place("/quantization/quant_algo"))
+            raise refuse("config", NOT_KV, message, block.place("/quantization/quant_algo"))
         return str(method)
     method = block.value.get("quant_method", "")
     if not isinstance(method, str):
@@ -92,9 +90,9 @@ def selected_method(facts: Facts, block: Block, method: str) -> str | None:
     for row in rules["refused"]:
         if method in row["methods"]:
             message = row["error"].replace("{quant_method}", method)
-            raise refuse("config", WEIGHTS, message, place)
+            raise refuse("config", NOT_KV, message, place)
     if method not in rules["supported"]:
-        raise refuse("config", WEIGHTS, rules["unknown"].format(quant_method=method), place)
+        raise refuse("config", NOT_KV, rules["unknown"].format(quant_method=method), place)
     return str(rules["renamed"].get(method, method))
 
 
@@ -115,13 +113,13 @@ def parsed_block(facts: Facts, documents: Documents, block: Block, method: str) 
     if not reads_sidecar or "quantized_layers" in block.value:
         return block
     if SIDECAR not in documents:
-        raise refuse("validator", WEIGHTS, rules["mixed_without_sidecar"], block.place())
+        raise refuse("validator", NOT_KV, rules["mixed_without_sidecar"], block.place())
     sidecar = Block(SIDECAR, "", documents[SIDECAR])
     _must_be_object(sidecar, "")
     if "quantization" in sidecar.value:
         _must_be_object(sidecar, "/quantization")
     if sidecar.get("/producer/name") != "modelopt":
-        raise refuse("validator", WEIGHTS, rules["mixed_unsigned_sidecar"], sidecar.place())
+        raise refuse("validator", NOT_KV, rules["mixed_unsigned_sidecar"], sidecar.place())
     return sidecar
 
 
@@ -143,7 +141,7 @@ def _modelopt_refusals(rules: Facts, block: Block, method: str) -> Iterator[Refu
     inner = block.inner
     algo = _case(inner.get("/quant_algo") or "", any_case=rules["any_case"])
     if not algo:
-        yield Refusal("validator", WEIGHTS, rules["missing_algo"], inner.place())
+        yield Refusal("validator", NOT_KV, rules["missing_algo"], inner.place())
     for row in rules["kv_text"]:
         value = block.get(row["pointer"])
         if (type(value).__name__ in row["types"]) and (
@@ -155,7 +153,7 @@ def _modelopt_refusals(rules: Facts, block: Block, method: str) -> Iterator[Refu
     for row in rules["algos"]:
         if method in row["methods"] and asked in row["quant_algos"]:
             message = row["error"].replace("{quant_algo}", str(algo))
-            yield Refusal("validator", WEIGHTS, message, inner.place("/quant_algo"))
+            yield Refusal("validator", NOT_KV, message, inner.place("/quant_algo"))
     yield from _missing_keys(rules, block, method, algo)
 
 
@@ -167,7 +165,7 @@ def _missing_keys(rules: Facts, block: Block, method: str, algo: str) -> Iterato
             and algo in row["quant_algos"]
             and row["key"] not in block.inner.value
         ):
-            finding = "KV005" if row["key"].startswith("kv_") else WEIGHTS
+            finding = "KV005" if row["key"].startswith("kv_") else NOT_KV
             yield Refusal("validator", finding, row["error"], block.inner.place())
 
 
@@ -180,7 +178,7 @@ def kv_output(facts: Facts, block: Block) -> Mapping[str, Any] | None:
     errors = facts["quark"]
     place = block.place("/export/kv_cache_group")
     if block.get("/export") is None:
-        raise refuse("validator", WEIGHTS, errors["no_export"], block.place())
+        raise refuse("validator", NOT_KV, errors["no_export"], block.place())
     group = block.get("/export/kv_cache_group")
     if not isinstance(group, list):
         finding, message = ("KV005", errors["no_group"]) if group is None else ("KV012", _NO_LIST)

@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct, field
 
-from patcher.engines.base import Documents, Notice, Place, Refusal, Resolution
+from patcher.engines.base import NOT_KV, Documents, Notice, Place, Refusal, Resolution
 from patcher.engines.vllm import layer as layers
 from patcher.engines.vllm.methods import (
-    WEIGHTS,
     StartRefusedError,
     class_row,
     parse,
@@ -136,7 +135,7 @@ def _quantization(
             f"ValueError: The checkpoint you are trying to load has model type "
             f"`{model.model_type}` but Transformers does not recognize this architecture."
         )
-        raise refuse("config", WEIGHTS, message, Place(CONFIG, "/model_type"))
+        raise refuse("config", NOT_KV, message, Place(CONFIG, "/model_type"))
     top = top_block(facts, documents, model.model_type)
     weights = weights_block(facts, documents, top)
     if weights is None:
@@ -229,7 +228,7 @@ def _too_old(facts: Facts, method: str | None, capability: str | None) -> Iterat
         message = facts["validators"]["capability"].format(
             method=method, min_capability=least, capability=_number(capability)
         )
-        yield Refusal("validator", WEIGHTS, message)
+        yield Refusal("validator", NOT_KV, message)
 
 
 def _nvfp4_mla(rules: Facts, resolution: Resolution) -> Iterator[Refusal]:
